@@ -54,7 +54,7 @@ CHAPTERS = [f"docs/chapters/{file.stem}" for file in sorted(DOCS.glob("chapters/
 MENU = {
     "Course": [
         *("docs/chapters/README", *CHAPTERS, "docs/exercises/README"),
-        *("docs/reading-results", "docs/textbook", "docs/teach", "docs/quiz"),
+        *("docs/reading-results", "docs/textbook", "docs/teach", "docs/handout", "docs/quiz"),
     ],
     "How to": [
         *("docs/variants", "docs/own", "docs/training", "docs/measuring", "docs/tasks"),
@@ -62,7 +62,7 @@ MENU = {
     ],
     "Evidence": [
         *("docs/claims", "All claims <experiments/README>", "docs/ranking"),
-        *("docs/checkup-results", "benchmarks/RESULTS"),
+        *("docs/disputes", "docs/checkup-results", "benchmarks/RESULTS"),
     ],
     "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
 }
@@ -101,10 +101,13 @@ def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
 
 
 def copy_pages(app: Sphinx, error: Exception | None) -> None:
-    """Copy docs/*.html; and the front page, because a server shows index.html."""
+    """Copy docs/*.html, whose links to chapters and guides then lead to pages of the site; and the
+    front page, because a server shows index.html."""
     if error is None:
         for page in DOCS.glob("*.html"):
-            shutil.copy(page, Path(app.outdir, "docs", page.name))
+            text = page.read_text(encoding="utf-8")
+            text = re.sub(r'href="([\w./]+)\.(?:md|py)"', r'href="\1.html"', text)
+            Path(app.outdir, "docs", page.name).write_text(text, encoding="utf-8")
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 
 

@@ -87,7 +87,11 @@ def distance(place: Axes) -> str:
     place.text(90, 0.8, "outputs\ndiffer", color=color, ha="right")
     place.text(190, 0.35, "dropout", color=color)
     place.text(300, 0.05, "outputs equal: exactly 0", color=color, ha="right")
-    place.set(xlabel="training step", ylabel="distance of two heads", ylim=(-0.05, 1.08))
+    place.set(
+        xlabel="training step",
+        ylabel="largest difference\nbetween two heads' patterns",
+        ylim=(-0.05, 1.08),
+    )
     return "Equal heads stay equal\nif nothing separates them"
 
 

@@ -42,6 +42,7 @@ from attnlab.checkup.causal import dependence
 from attnlab.checkup.states import EVALUATION
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
+from attnlab.plotting.maps import shades
 
 sys.path.append(str(lab_path("docs")))
 from chapters.shown import paragraph, picture, table, train
@@ -79,14 +80,15 @@ for name, difference in VARIANTS.items():
         patterns[name] = layer.pattern(x)[0, 0]
 
 
+causal_mask = lab.build_mask(lab.causal, T).numpy()
+
+
 def pictures(maps, name, across, down, what, alt):
     with styled():
         figure = Figure(figsize=(12, 6.6))
         places = figure.subplots(2, 4)
         for place, (title, values) in zip(places.flat, maps.items(), strict=True):
-            image = place.imshow(
-                values.clamp(0, 1).sqrt(), cmap="magma_r", vmin=0, vmax=1
-            )
+            place.imshow(shades(values.numpy(), causal_mask))
             place.set_title(
                 title.replace("softmax_over", "softmax\nover"), fontsize=13
             )
@@ -94,7 +96,11 @@ def pictures(maps, name, across, down, what, alt):
             place.set_yticks([])
             place.grid(False)
             place.set(xlabel=across, ylabel=down)
-        figure.colorbar(image, label=f"√({what})", ax=places)
+        figure.supxlabel(
+            f"{what}, on a square-root scale from 0 (white) to 1 (dark): blue on itself and the "
+            "past, orange on the future; gray: 0, where a causal mask blocks",
+            fontsize=12,
+        )
     return picture(figure, name, alt)
 
 
@@ -133,19 +139,21 @@ print(inspect.getsource(core.causal))
 print(inspect.getsource(core.manual))
 
 # %% [markdown]
-# **Predict.** Find the mistake in each of the seven, before you read on.
+# **Predict.** Find the mistake in each of the seven. They are shuffled, and their names and comments are left
+# out. Which is which? The answers are in exercise 5, at the end of the chapter.
 
 
-# %%
+# %% tags=["hide-input"]
 def source(mistake):
     weights = inspect.getclosurevars(mistake).nonlocals.get("weights", mistake)
     return inspect.getsource(weights)
 
 
-def without_words(code):
-    """Code without its docstring and comments, which say what the mistake is."""
+def anonymous(code, name):
+    """Code under another name, without its docstring and comments, which say what the mistake is."""
     tree = ast.parse(code)
     function = tree.body[0]
+    function.name = name
     if ast.get_docstring(function):
         del function.body[0]
     return ast.unparse(tree) + "\n"
@@ -154,19 +162,13 @@ def without_words(code):
 WRONG = {
     name: next(iter(parts.values())) for name, parts in VARIANTS.items() if parts
 }
-for name in ("flipped", "peek_one", "zero_fill", "finite_fill"):
-    print(without_words(source(WRONG[name])))
-
-# %%
-for name in ("post_softmax_mask", "softmax_over_queries", "unmerged_heads"):
-    print(without_words(source(WRONG[name])))
-
-# %% [markdown]
-# Their own docstrings and comments say it:
-
-# %% tags=["hide-cell"]
-for name in WRONG:
-    print(source(WRONG[name]))
+SHUFFLED = (
+    *("softmax_over_queries", "peek_one", "zero_fill", "unmerged_heads"),
+    *("finite_fill", "flipped", "post_softmax_mask"),
+)
+assert {*SHUFFLED} == {*WRONG}
+for letter, name in zip("abcdefg", SHUFFLED, strict=True):
+    print(anonymous(source(WRONG[name]), f"mistake_{letter}"))
 
 # %% [markdown]
 # ## What training shows
@@ -248,9 +250,9 @@ paragraph(
     f"({loss['flipped']:.3f}) and `peek_one` ({loss['peek_one']:.3f}) are below it, which proves "
     "a leak: these models copy the next character. Three more variants have a lower loss than `sdpa`. In a "
     "loss curve, such a leak looks like a better model. The losses of `post_softmax_mask` "
-    f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) are not "
-    f"below that of `sdpa` ({loss['sdpa']:.3f}), so the loss does not reveal these mistakes. Each variant "
-    "has one seed, so only the order of magnitude matters."
+    f"({loss['post_softmax_mask']:.3f}) and `finite_fill` ({loss['finite_fill']:.3f}) are about "
+    f"that of `sdpa` ({loss['sdpa']:.3f}) or higher, so the loss does not reveal these mistakes. Each "
+    "variant has one seed, so only the order of magnitude matters."
 )
 
 # %% [markdown]
@@ -381,6 +383,13 @@ ahead
 # [flipped_mask](../../experiments/flipped_mask/README.md) turns this into a bet with a known error rate.
 #
 # </details>
+
+# %% [markdown]
+# **5.** Which of the seven mistakes above is which?
+
+# %% tags=["hide-cell"]
+for letter, name in zip("abcdefg", SHUFFLED, strict=True):
+    print(f"mistake_{letter} is {name}:\n{source(WRONG[name])}")
 
 # %% [markdown]
 # ## References

@@ -177,10 +177,10 @@ def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
 
 
 def scored(grades: Sequence[Grade]) -> str:
-    """The grades of what was answered, a line each, and the score: "7 of 9 right"."""
+    """The grades of what was answered, a line each, and the score among all: "7 of 9 right"."""
     done = [result for result in grades if result.passed is not None]
     right = sum(result.passed is True for result in done)
-    score = f"{right} of {len(done)} right; {len(grades) - len(done)} not answered yet"
+    score = f"{right} of {len(grades)} right; {len(grades) - len(done)} not answered yet"
     return "\n".join([*map(str, done), score])
 
 

@@ -150,16 +150,16 @@ def key_offset(w: Weights, x: Array, H: int, *, back: int = 1) -> Array:
 
 def shifted(w: Weights, x: Array, H: int, *, values: bool, order: int = 1) -> Array:
     """K = a_1 K + a_2 Shift(K), and V = b_1 V + b_2 Shift(V), with zeros before the first position
-    (Xu et al. 2024, sec. 3)."""
+    (Xu et al. 2024, sec. 2)."""
     q, k, v = projected(w, x, H)
 
     def with_shift(u: Array, own: float, before: float) -> Array:
         return own * u + before * np.vstack([np.zeros_like(u[:1]), u[:-1]])
 
-    a = w["key_taps"][::order]
+    a = w["key_taps"].reshape(2, H)[::order]
     k = [with_shift(k[h], a[0, h], a[1, h]) for h in range(H)]
     if values:
-        b = w["value_taps"][::order]
+        b = w["value_taps"].reshape(2, H)[::order]
         v = [with_shift(v[h], b[0, h], b[1, h]) for h in range(H)]
     return out(w, mixed(v, dots(q, k)))
 
@@ -178,10 +178,12 @@ def log_length(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1
 
 
 @of_rows
-def scalable(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> Array:
+def scalable(
+    s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1, head: int = 0
+) -> Array:
     """n^(s z) over the sum, n the number of scores z and s learned (Nakanishi 2025, eq. 1)."""
     n = i + first
-    z = w["sharpness"][h] * s
+    z = np.roll(w["sharpness"], head)[h] * s
     weights = n ** (z - max(z))
     return weights / weights.sum()
 
@@ -342,7 +344,8 @@ def value_residual(w: Weights, x: Array, H: int, *, other: bool = False) -> Arra
 
 
 def value_embeddings(w: Weights, x: Array, H: int, *, order: int = 1) -> Array:
-    """The values l_1 v + l_2 E[id] (modded-nanogpt, 2024-12-04); w has the `ids` (T,)."""
+    """The values l_1 v + l_2 E[id] (modded-nanogpt, 2024-12-08, with
+    a table of each layer); w has the `ids` (T,)."""
     q, k, v = projected(w, x, H)
     own, other = w["value_mix"][::order]
     e = heads_of(np.array([w["table"][int(symbol)] for symbol in w["ids"]]), H)
@@ -440,9 +443,19 @@ def recurrence(
     return out(w, y)
 
 
-def delta_product(w: Weights, x: Array, H: int, *, most: float = 2.0, order: int = 1) -> Array:
-    """S_t is S_(t-1) after n writes S + b_j k_j (v_j - S^T k_j)^T in turn; y = S^T q / sqrt(D)
-    (Siems et al. 2025, eq. 3), with queries, keys and values as in `recurrence`."""
+def delta_product(
+    w: Weights,
+    x: Array,
+    H: int,
+    *,
+    most: float = 2.0,
+    order: int = 1,
+    decay: str = "",
+    decays: int = 1,
+) -> Array:
+    """S_t is a S_(t-1) after n writes S + b_j k_j (v_j - S^T k_j)^T in turn; y = S^T q / sqrt(D)
+    (Siems et al. 2025, eq. 3), with queries, keys and values as in `recurrence`. The first
+    `decays` writes of a position have a decay before them."""
     rows = convolved(linear_map(w, "qkv", x), w["conv"])
     rows = rows * sigmoid(rows)
     C, D = x.shape[1], x.shape[1] // H
@@ -456,6 +469,8 @@ def delta_product(w: Weights, x: Array, H: int, *, most: float = 2.0, order: int
         S, read = np.zeros((D, D)), []
         for t in range(len(x)):
             for j in range(n)[::order]:
+                if j < decays:
+                    S = factor(w, x[t], h, H, decay)[:, None] * S
                 k = keys[j][t, at]
                 k = k / math.sqrt(k @ k + 1e-6)
                 S = S + strengths[t, j * H + h] * np.outer(k, values[j][t, at] - k @ S)
@@ -545,7 +560,7 @@ CASES = {
     "key_offset": Case(key_offset, {}, [{"back": 0}, {"back": 2}]),
     "shifted_keys": Case(shifted, {"values": False}, [{"order": -1}]),
     "shifted_keys_values": Case(shifted, {"values": True}, [{"order": -1}, {"values": False}]),
-    "scalable_softmax": Case(scalable, {}, [{"first": 2}]),
+    "scalable_softmax": Case(scalable, {}, [{"first": 2}, {"head": 1}]),
     "selective": Case(selective, {}, [{"own": True}, {"first": True}]),
     "block_selection": Case(block_selection, {}, [{"chosen": 3}, {"block": 3}, {"most": False}]),
     "value_embeddings": Case(value_embeddings, {}, [{"order": -1}]),

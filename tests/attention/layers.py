@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.build import build
+from attnlab.building.build import bind
 from attnlab.rng import generator
 from tests import conftest
 
@@ -28,7 +28,7 @@ def settings(variant: str) -> dict[str, Any]:
 def layer_of(variant: str, *, layer: int = 1, dropout: float = 0.0, **given: Any) -> Any:
     """The variant with changed settings, in fp64, with large random weights."""
     config = AttentionConfig(C, H, T, dropout=dropout, layer=layer, vocab_size=V)
-    made = build(settings(variant) | given, "attn", "config")(config)
+    made = bind(settings(variant) | given, "attn", supplied=["config"])(config)
     return randomized(made).double()
 
 

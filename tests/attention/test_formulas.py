@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnlab.attention import delta, entmax15, sparsemax
-from tests.attention.formulas import CASES, Array
-from tests.attention.layers import DELTA, B, H, layer_of, memo_of, x_of
+from tests.attention.formulas import CASES, Array, delta_product
+from tests.attention.layers import DELTA, B, D, H, T, layer_of, memo_of, x_of
 
 PLANTED = [(name, planted) for name, case in CASES.items() for planted in case.planted]
 
@@ -45,6 +45,68 @@ def test_a_planted_error_shows(variant: str, planted: dict[str, Any]) -> None:
     ours, formula = both(variant, planted)
     wrong = np.abs(ours - formula).max() > 1e-3 * np.abs(np.nan_to_num(ours)).max()
     assert wrong or (np.isnan(ours) != np.isnan(formula)).any()
+
+
+@pytest.mark.parametrize("decay", ["fixed", "head", "channel"])
+def test_a_product_of_writes_decays_once_for_each_position(decay: str) -> None:
+    layer, x = layer_of("delta_product", decay=decay), x_of()
+    w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
+    ours = layer(x)[0].detach().numpy()
+    right, twice = (
+        delta_product(w, x[0].numpy(), H, decay=decay, decays=decays) for decays in (1, 2)
+    )
+    np.testing.assert_allclose(ours, right, rtol=1e-10, atol=1e-10)
+    assert np.abs(ours - twice).max() > 1e-3
+
+
+WEIGHTS = ["softmax1", "sigmoid", "top_k", "sparsemax", "entmax15", "stick_breaking"]
+
+
+@pytest.mark.parametrize("kernel", WEIGHTS)
+@pytest.mark.parametrize("sequences", [1, B])
+def test_a_kernel_takes_a_mask_of_each_sequence_and_head(kernel: str, sequences: int) -> None:
+    """Selection of blocks has such a mask; with one block of the whole text it hides nothing."""
+    x = x_of()[:sequences]
+    usual = layer_of("sdpa", kernel=kernel)
+    selects = layer_of("block_selection", kernel=kernel, block=T)
+    torch.testing.assert_close(selects(x), usual(x), rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def repeated(grouped: Any, G: int) -> dict[str, torch.Tensor]:
+    """Weights of a layer without groups that computes the same: keys, values and what else is of
+    G heads are written once for each query head."""
+    weights = {}
+    for name, weight in grouped.named_parameters():
+        if name.startswith("qkv"):
+            parts = weight.split(grouped.qkv_sizes)
+            both = [
+                part.unflatten(0, (G, D)).repeat_interleave(H // G, 0).flatten(0, 1)
+                for part in parts[1:]
+            ]
+            weight = torch.cat([parts[0], *both])
+        elif name.endswith("_taps"):
+            weight = weight.view(2, G).repeat_interleave(H // G, 1).flatten()
+        elif name == "table":
+            weight = weight.unflatten(1, (G, D)).repeat_interleave(H // G, 1).flatten(1)
+        weights[name] = weight
+    return weights
+
+
+@pytest.mark.parametrize("G", [1, 2])
+@pytest.mark.parametrize(
+    "variant",
+    ["sdpa", "shifted_keys", "shifted_keys_values", "key_offset", "differential_2",
+     "value_embeddings", "block_selection", "selective", "scalable_softmax"],
+)  # fmt: skip
+def test_grouped_heads_are_heads_with_equal_keys_and_values(variant: str, G: int) -> None:
+    x = x_of()
+    grouped, whole = layer_of(variant, n_kv_head=G), layer_of(variant)
+    whole.load_state_dict(repeated(grouped, G))
+    memo = memo_of(whole)
+    torch.testing.assert_close(grouped(x, *memo), whole(x, *memo), rtol=0, atol=1e-12)
+    grouped.qkv.weight.data[-1] += 1  # of one head of values
+    assert not torch.allclose(grouped(x, *memo), whole(x, *memo), atol=1e-3)
 
 
 @pytest.mark.parametrize("kernel", [sparsemax, entmax15])

@@ -16,7 +16,7 @@ from torch import nn
 
 import attnlab
 from attnlab.attention import AttentionConfig, SelfAttention
-from attnlab.building.build import build
+from attnlab.building.build import bind
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -112,14 +112,16 @@ def test_a_layer_of_a_researcher_trains_and_its_leaky_twin_is_refused(
 
 def test_a_layer_of_its_own_does_not_get_the_defaults_of_another_class() -> None:
     node = settings("sdpa") | {"_target_": f"{FoX.__module__}.FoX"}
-    assert build(node, "attn", "config").keywords == {}
+    assert bind(node, "attn", supplied=["config"]).keywords == {}
     with pytest.raises(BadInput):
-        build(node | {"scale": 1.0}, "attn", "config")
+        bind(node | {"scale": 1.0}, "attn", supplied=["config"])
 
 
 def test_the_first_class_of_a_list_acts_first() -> None:
     node = settings("sdpa") | {"_target_": ["ExclusiveAttention", "GatedAttention"]}
-    layer: Any = randomized(build(node, "attn", "config")(AttentionConfig(C, H, T))).double()
+    layer: Any = randomized(
+        bind(node, "attn", supplied=["config"])(AttentionConfig(C, H, T))
+    ).double()
     x = x_of()
     _, _, v = layer.split(x)
     mixed = layer.pattern(x) @ v

@@ -166,9 +166,13 @@ def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Pat
     given = HParamsPluginData.FromString(content).session_start_info.hparams
     assert (given["attn"].string_value, given["lr"].number_value) == ("sdpa", 1e-3)
     metrics = json.loads((place / "run" / "metrics.json").read_text())
+    assert {"seed", "n_layer", "n_head", "n_embd"} <= given.keys()
+    assert given["max_steps"].number_value == metrics["steps"]
     points = {tag: [x.step for x in log.Scalars(tag)] for tag in tags}
     assert all(len({*steps}) == len(steps) for steps in points.values()), points
-    (at_end,) = log.Scalars("Loss/validation_at_end")
+    content = log.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    (metric,) = HParamsPluginData.FromString(content).experiment.metric_infos
+    at_end = log.Scalars(metric.name.tag)[-1]
     assert (at_end.step, at_end.value) == (metrics["steps"], pytest.approx(metrics["val_loss"]))
 
 

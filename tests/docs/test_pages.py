@@ -79,6 +79,12 @@ def test_links_lead_somewhere(file: Path) -> None:
     assert broken(file, PAGES[file]) == []
 
 
+@pytest.mark.parametrize("file", [ROOT / "docs/playground.html"], ids=names)
+def test_links_of_a_html_page_lead_somewhere(file: Path) -> None:
+    links = re.findall(r'href="([^"]+)"', file.read_text(encoding="utf-8"))
+    assert links and [link for link in links if not (file.parent / link).exists()] == []
+
+
 def test_a_broken_link_shows() -> None:
     text = "[a](nowhere.md) [b](README.md#no-such-heading) [c](README.md)"
     assert broken(ROOT / "README.md", text) == ["nowhere.md", "README.md#no-such-heading"]
@@ -146,7 +152,7 @@ FILLED = [file for file, text in PAGES.items() if CELL.search(text) or TABLE.sea
 
 @pytest.mark.parametrize("file", FILLED, ids=names)
 def test_numbers_of_a_page_are_those_of_the_rows(file: Path) -> None:
-    text = TABLE.sub(r"\1\2", PAGES[file])
+    text = TABLE.sub(r"\1\3", PAGES[file])
     text = CELL.sub(r"\1?\5", text)
     assert filled(text) == PAGES[file], "run python scripts/fill_pages.py"
 

@@ -164,7 +164,8 @@ def test_there_are_wrong_answers_to_every_exercise() -> None:
 def test_statements_are_graded_by_the_published_verdicts() -> None:
     rows = statements()
     assert len(rows) >= 30
-    assert all(g.passed for g in grade_statements({n: r.verdict for n, r in enumerate(rows, 1)}))
+    right = {number: row.verdict for number, row in enumerate(rows, 1)}
+    assert all(grade.passed for grade in grade_statements(right))
     other = {"holds": "undecided"}.get(rows[1].verdict, "holds")
     grades = grade_statements({2: other, 3: None, 99: "holds", 4: "true"})
     assert [g.passed for g in grades] == [False, None, False, False]
@@ -177,6 +178,6 @@ def test_a_sheet_is_graded_as_a_whole(capsys: pytest.CaptureFixture[str]) -> Non
     del answers["kernel"]
     grades = grade_all("scores softmax attention kernel causal_mask".split(), answers)
     assert [g.passed for g in grades] == [True, False, False, None, True]
-    assert scored(grades).splitlines()[-1] == "2 of 4 right; 1 not answered yet"
+    assert scored(grades).splitlines()[-1] == "2 of 5 right; 1 not answered yet"
     assert points(*grades) == 2 and points(grades[0]) == 1 and points(grades[3]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["scores: passed", "kernel: not done yet"]

@@ -137,11 +137,56 @@ def test_the_explorer(run: tuple[Path, Tensor], tmp_path: Path, dark: bool) -> N
         assert 300 < seen["large"] <= seen["width"]
         mask = np.tri(4, dtype=bool)
         for shown, pattern in zip(seen["maps"], run[1].numpy(), strict=True):
-            expected = shades(pattern, mask).astype(int)
             blocked = ~mask & (pattern == 0)
             got = np.array(shown).reshape(4, 4, 4)[..., :3]
-            assert abs(got - expected)[~blocked].max() <= 4  # bytes of roots, and of a color map
             assert len({*map(tuple, got[blocked])}) == 1 and dark == (got[blocked].max() < 128)
+            if dark:
+                assert_bright_where_large(got, np.where(blocked, np.nan, pattern))
+            else:
+                expected = shades(pattern, mask).astype(int)
+                assert abs(got - expected)[~blocked].max() <= 4  # bytes of roots and of a map
+
+
+def assert_bright_where_large(colors: np.ndarray, pattern: np.ndarray) -> None:
+    """On a dark page, a larger weight is brighter, and 1 is nearly white."""
+    known = np.isfinite(pattern)
+    weights, brightness = abs(pattern[known]), colors[known].mean(-1)
+    order = np.argsort(weights, kind="stable")
+    rises = np.diff(brightness[order]) >= -25  # of three hues, which are not equally bright
+    assert rises.all(), (weights[order], brightness[order])
+    assert brightness[weights == 0].max(initial=0) < 40
+    assert brightness[weights == 1].min(initial=255) > 200
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_explorer_says_what_a_run_has_not_recorded(tmp_path: Path, dark: bool) -> None:
+    # The first run has patterns from the start on, the second at its end alone, and in a layer
+    # where each query sees one key.
+    early = write_run(tmp_path, "sdpa", 0, 2.0, folder=tmp_path / "lab" / "sdpa" / "seed=0")
+    late = write_run(tmp_path, "none", 0, 2.5, folder=tmp_path / "lab" / "none" / "seed=0")
+    even = torch.ones(1, 4, 4).tril()
+    history = views(0, even / even.sum(-1, keepdim=True))
+    (early / "history.json").write_text(json.dumps(history))
+    itself = View(1, nn.Identity(), torch.eye(4)[None, None], torch.eye(4).bool())
+    at_end = as_history(TOKENS, [itself], [snapshot([itself], 8)])
+    (late / "history.json").write_text(json.dumps(at_end))
+    do = """
+    const told = () => all(".gap").map((x) => x.textContent);
+    seen.end = told();
+    const slider = document.querySelector("#step");
+    slider.value = 0;
+    slider.dispatchEvent(new Event("input"));
+    seen.start = told();
+    seen.pale = all("section").map((x) => x.classList.contains("unrecorded"));
+    look("page");
+    seen.heading = document.querySelector("h1").textContent;
+    """
+    for seen in visit(tmp_path, explore(early, late), do, dark=dark):
+        assert seen["end"] == ["", ""] and seen["start"][0] == ""
+        assert "no patterns before step 8" in seen["start"][1]
+        assert seen["pale"] == [False, True] and "2 models" in seen["heading"]
+        said = " ".join(seen["page"])
+        assert "NaN" not in said and "L1H0" in said and "one key only" in said
 
 
 @pytest.mark.parametrize("dark", [False, True])

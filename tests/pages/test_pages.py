@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attnlab.pages.attention_maps import equal_heads, saturated_layers
+from attnlab.pages.attention_maps import equal_heads, saturated_layers, where_it_looks
 from attnlab.pages.comparison import comparison_page
 from attnlab.probes.capture import View
 from attnlab.probes.history import as_history, snapshot
@@ -31,6 +31,14 @@ def test_equal_heads_are_named() -> None:
     assert "L0" in said and "0 and 2" in said and "1" not in said
 
 
+def test_a_head_that_sees_one_key_is_no_error() -> None:
+    one_key = View(0, nn.Identity(), torch.eye(8)[None, None], torch.eye(8).bool())
+    assert "one key" in where_it_looks(one_key, 0)
+    assert "not a number" in where_it_looks(
+        View(0, nn.Identity(), torch.eye(8)[None, None] * torch.nan, torch.eye(8).bool()), 0
+    )
+
+
 def test_a_saturated_layer_is_named(tmp_path: Path) -> None:
     assert [*saturated_layers([view_of(1.0)], tmp_path)] == []
     (said,) = saturated_layers([view_of(16.0)], tmp_path)
@@ -53,6 +61,8 @@ def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:
             write_run(tmp_path, variant, seed, loss, curves={"val/loss": losses})
     text = comparison_page(compare(read_runs(tmp_path)))
     assert "<b>own" not in text and "&lt;b&gt;own" in text
+    assert "<h1>&lt;b&gt;own, compared with sdpa</h1>" in text
+    assert "2 seeds are too few for a verdict" in text and "seed=range(10)" in text
     assert (
         text.count("<svg") == 1
         and "loss by step" in text

@@ -62,7 +62,7 @@ def test_what_a_run_logs_and_records(train: Any) -> None:
     assert probes["attn/entropy"] == pytest.approx(last["attn/entropy"], rel=1e-6)
     heads = [last[f"attn/future_mass/L{n}H{h}"] for n in (0, 1) for h in (0, 1)]
     assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4, rel=1e-6)
-    assert [image.step for image in events.Images("pattern/L1")] == [0, 2, 4]
+    assert [image.step for image in events.Images("pattern/L1H0 to H1")] == [0, 2, 4]
     samples = events.Tensors("sample/text_summary")
     assert [sample.step for sample in samples] == [2, 4]
     texts = [sample.tensor_proto.string_val[0].decode() for sample in samples]
@@ -85,7 +85,9 @@ def test_gradients_are_the_norms_of_each_block() -> None:
     (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
     grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
     norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
-    probe, lit = Gradients(every=5), SimpleNamespace(net=SimpleNamespace(blocks=blocks))
+    probe = Gradients(every=5)
+    net = SimpleNamespace(blocks=blocks)
+    lit: Any = SimpleNamespace(net=net, data=None, val_losses={}, device=None)
     for trainer.global_step in (4, 5):  # the latter is no multiple
         probe.on_before_optimizer_step(trainer, lit)
     trainer.global_step, trainer.is_global_zero = 9, False  # another process logs nothing

@@ -3,12 +3,14 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
 from attnlab.runs.compare import compare
+from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
 from attnlab.runs.report import all_sentences, unchecked_sentence
 from attnlab.runs.tables import comparison_table, run_table
@@ -165,3 +167,15 @@ def test_a_best_rate_is_chosen_from_seeds_that_count_once(tmp_path: Path) -> Non
     frame, _, _ = at_best(read_runs(tmp_path), "lr")
     (only,) = compare(frame)
     assert len(frame) == 2 and len(only.runs) == 1 and len(only.group.repeats) == 1
+
+
+@pytest.mark.parametrize(("loss", "drawn"), [(2.0, ["sdpa"]), (math.nan, [])])
+def test_a_run_that_has_logged_nothing_hides_no_curve(
+    tmp_path: Path, loss: float, drawn: list[str]
+) -> None:
+    write_run(tmp_path, "sdpa", 0, 2.0, curves={"train/loss": [loss] * 3}, status="interrupted")
+    write_run(tmp_path, "sdpa", 1, 2.0, status="interrupted")
+    (axes,) = draw_comparison(compare(read_runs(tmp_path))).axes
+    lines, labels = axes.get_legend_handles_labels()
+    finite = [np.isfinite(line.get_ydata()).any() for line in lines]
+    assert [label for label, seen in zip(labels, finite, strict=True) if seen] == drawn

@@ -18,13 +18,16 @@ from attnlab.errors import BadInput
 from attnlab.runs.settings import MAIN
 
 # A name without a dot is a public name of attnlab; any other name is an import path.
-PUBLIC = {name: module for module in (attnlab.attention, attnlab.model) for name in module.__all__}
+PUBLIC: dict[str, str] = {}  # name -> the module that has it
+for _module in (attnlab.attention, attnlab.model):
+    PUBLIC |= dict.fromkeys(_module.__all__, _module.__name__)
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 # The defaults of SelfAttention as YAML has them: functions by name.
 USUAL = {
-    name: getattr(given.default, "__name__", given.default)
+    name: given.default.__name__ if callable(given.default) else given.default
     for name, given in inspect.signature(SelfAttention).parameters.items()
 }
+Factory = Callable[..., Any]  # a class or function that a node names
 
 
 @dataclass(frozen=True)
@@ -32,33 +35,41 @@ class Parameters:
     """What a class or function takes by keyword."""
 
     hints: dict[str, Any]  # parameter -> annotation, Any where it has none
-    required: set[str]  # those without a default, but for those of a class that it inherits from
+    required: set[
+        str
+    ]  # without a default in its own signature: what a base class needs is not seen
     takes_any: bool  # whether it has `**settings` for every other keyword
 
 
-def build(node: Node, path: str, *supplied: str, apart: Collection[str] = ()) -> partial[Any]:
-    """The node's `_target_` with the node's values as arguments; BadInput for a key or a type that
-    its signature does not have. A default of `SelfAttention` goes only to a class that takes it:
-    attn._target_=my.Layer comes with those of conf/attn/sdpa.yaml.
+def bind(
+    node: Node, path: str, *, supplied: Collection[str] = (), ignored: Collection[str] = ()
+) -> partial[Any]:
+    """Bind the node's values to its `_target_` as arguments; nothing is called yet.
+
+    Raises BadInput for a key or a type that its signature does not have. A default of
+    `SelfAttention` goes only to a class that takes it: attn._target_=my.Layer comes with those of
+    conf/attn/sdpa.yaml.
 
     Args:
         node, path: the node and its place in the configuration, for messages. A list of classes
             as `_target_` is a class that inherits from all of them.
         supplied: parameters that the caller of the result gives.
-        apart: keys of the node that are not meant for the target.
+        ignored: keys of the node that are not meant for the target.
     """
     target = target_of(node, path)
-    parameters = parameters_of(target)
+    parameters = keyword_parameters(target)
     known = parameters.hints.keys() - {*supplied}
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for name, value in node.items():
-        if name in ("_target_", "_partial_") or name in apart:
+        if name in ("_target_", "_partial_") or name in ignored:
             continue
         if name in known:
             arguments[name] = checked(value, parameters.hints[name], f"{path}.{name}")
         elif parameters.takes_any and name not in supplied:
             arguments[name] = value
-        elif name in supplied or name not in USUAL or USUAL[name] != value:
+        elif name in USUAL and USUAL[name] == value and name not in supplied:
+            pass  # a default of SelfAttention, which this class does not take
+        else:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {path}.{near[0]}?" if near else ""
             raise BadInput(f"{path}.{name} is not a setting of {target.__name__}{hint}")
@@ -68,22 +79,29 @@ def build(node: Node, path: str, *supplied: str, apart: Collection[str] = ()) ->
     return partial(target, **arguments)
 
 
-def target_of(node: Node, path: str) -> Any:
+def target_of(node: Node, path: str) -> Factory:
     """The class or function that a node names; of several classes, one that inherits from all."""
     names = node["_target_"]
     if isinstance(names, str):
         return locate(names, f"{path}._target_")
     if callable(names):  # given in Python
-        return names
-    parents = tuple(locate(name, f"{path}._target_") for name in names)
-    return type("And".join(parent.__name__ for parent in parents), parents, {})
+        target: Factory = names
+        return target
+    parents = []
+    for name in names:
+        parent = locate(name, f"{path}._target_")
+        if not isinstance(parent, type):
+            raise BadInput(f"{path}._target_ = {name} is not a class; only classes combine")
+        parents.append(parent)
+    return type("And".join(parent.__name__ for parent in parents), tuple(parents), {})
 
 
-def locate(name: str, path: str) -> Any:
+def locate(name: str, path: str) -> Factory:
     """What a name stands for; BadInput if there is no such class or function. An error in a
     module of the user's is raised as it is."""
     try:
-        return resolve_name(name) if "." in name else getattr(PUBLIC[name], name)
+        found: Factory = resolve_name(name if "." in name else f"{PUBLIC[name]}:{name}")
+        return found
     except KeyError:
         near = get_close_matches(name, PUBLIC, n=1) or ["its import path"]
         raise BadInput(f"{path} = {name} is unknown; did you mean {near[0]}?") from None
@@ -98,11 +116,11 @@ def locate(name: str, path: str) -> Any:
         raise BadInput(f"{path} = {name} cannot be imported: {error}") from error
 
 
-def parameters_of(target: Any) -> Parameters:
+def keyword_parameters(target: Factory) -> Parameters:
     """The parameters of a class or function. A class that hands on `**settings` also takes those
     of the next class in its order of inheritance."""
-    functions = [target]
-    if inspect.isclass(target):
+    functions: list[Factory] = [target]
+    if isinstance(target, type):
         classes = [cls for cls in target.__mro__ if "__init__" in vars(cls) and cls is not object]
         functions = [vars(cls)["__init__"] for cls in classes]
     hints: dict[str, Any] = {}
@@ -124,7 +142,7 @@ def parameters_of(target: Any) -> Parameters:
     return Parameters(hints, required, takes_any)
 
 
-def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+def annotations_of(function: Factory) -> dict[str, Any]:
     """Parameter -> annotation; empty where one is imported for type checkers only."""
     try:
         return get_type_hints(function, include_extras=True)
@@ -132,7 +150,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def checked(value: Any, hint: Any, path: str) -> Any:
+def checked(value: object, hint: Any, path: str) -> object:
     """The value if its annotation permits it; the name of a function becomes the function."""
     options = get_args(hint) or (hint,)
     if any(map(is_call, (hint, *options))):
@@ -143,7 +161,7 @@ def checked(value: Any, hint: Any, path: str) -> Any:
         raise BadInput(f"{path} = {value}: {error.errors()[0]['msg'].lower()}") from None
 
 
-def is_call(hint: Any) -> bool:
+def is_call(hint: object) -> bool:
     """Whether a type asks for a function: `Callable[...]`, or a protocol with `__call__`."""
     protocol = inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
     return protocol or get_origin(hint) is Callable

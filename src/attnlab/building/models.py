@@ -5,22 +5,24 @@ from collections.abc import Callable
 from torch import nn
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.build import build
+from attnlab.building.build import bind
 from attnlab.building.own_code import Node
 from attnlab.building.settings import ModelSettings
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, AttentionFactory
 
-LONGEST = 2**14  # a mask of length x length is built: 256 MB
+LONGEST_TEXT = 2**14  # a mask of length x length is built: 256 MB
 
 
 def attention_factory(attn: Node) -> AttentionFactory:
     """The attention of a model: one variant, or `attn.layers`, several in turn."""
     attn = {key: value for key, value in attn.items() if key != "source"}
     if "layers" not in attn:
-        return build(attn, "attn", "config")
-    variants = [build(node, f"attn.layers.{n}", "config") for n, node in attn["layers"].items()]
+        return bind(attn, "attn", supplied=["config"])
+    variants = [
+        bind(node, f"attn.layers.{n}", supplied=["config"]) for n, node in attn["layers"].items()
+    ]
 
     def in_turn(config: AttentionConfig) -> nn.Module:
         return variants[config.layer % len(variants)](config)
@@ -32,7 +34,12 @@ def model_factory(model: ModelSettings, attn: Node, seed: int) -> Callable[[int]
     """Makes the model with its initial weights from a vocabulary size; BadInput for settings that
     no class takes, and from the factory for those that do not fit together."""
     arguments = model.plain()
-    make = build(arguments, "model", "attn", "vocab_size", apart=["init", "qk_std", "source"])
+    make = bind(
+        arguments,
+        "model",
+        supplied=["attn", "vocab_size"],
+        ignored=["init", "qk_std", "source"],
+    )
     make_attention = attention_factory(attn)
 
     def with_initial_weights(vocab_size: int) -> GPT:
@@ -49,8 +56,8 @@ def at_length(net: GPT, model: ModelSettings, attn: Node, length: int) -> GPT:
     The settings are those of its run. Raises BadInput if the length is out of range, or if the
     model has weights for each position.
     """
-    if not 1 <= length <= LONGEST:
-        raise BadInput(f"length = {length} must be from 1 to {LONGEST:,}")
+    if not 1 <= length <= LONGEST_TEXT:
+        raise BadInput(f"length = {length} must be from 1 to {LONGEST_TEXT:,}")
     if length <= net.block_size:
         return net
     beyond = f"length = {length} is beyond model.block_size = {net.block_size}"

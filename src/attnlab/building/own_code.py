@@ -3,8 +3,10 @@
 import hashlib
 import inspect
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -27,7 +29,7 @@ ACTIVATIONS = {
 
 def import_paths(node: Node) -> set[str]:
     """The import paths that a node names, which may run anybody's code."""
-    names: list[Any] = []
+    names: list[object] = []
     for value in flat(dict(node)).values():
         names += value if isinstance(value, list) else [value]
     return {name for name in names if isinstance(name, str) and "." in name} - ACTIVATIONS
@@ -39,48 +41,70 @@ def source_of(node: Node) -> str | None:
     names = sorted(import_paths(node))
     of_main = [name for name in names if name.startswith(MAIN)]
     modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
-    own = [Path(file).read_bytes() for file in files if file and is_users(Path(file))]
+    files = [file_of_module(name) for name in modules]
+    own = [file.read_bytes() for file in files if file is not None and is_users_file(file)]
     own += [source_text(resolve_name(name)).encode() for name in of_main]
     return hashlib.sha256(b"".join(own)).hexdigest() if own else None
 
 
-def source_text(made: Any) -> str:
+def file_of_module(name: str) -> Path | None:
+    """The file of a loaded module; None where there is none, as for `__main__` of a notebook."""
+    module = sys.modules.get(name)
+    file = None if module is None else vars(module).get("__file__")
+    return None if file is None else Path(file)
+
+
+def source_text(defined: Callable[..., object]) -> str:
     """The source of a class or function of a notebook or script; of a class, with those from which
     it inherits there. BadInput if it cannot be read, as for what was typed into `python`."""
-    classes = [cls for cls in getattr(made, "__mro__", [made]) if cls.__module__ == "__main__"]
     try:
-        return "\n".join(_source_of_one(each) for each in classes or [made])
+        if not inspect.isclass(defined):
+            return inspect.getsource(defined)
+        # A class of an own module that inherits from nothing in `__main__` is its own source.
+        classes = [cls for cls in defined.__mro__ if cls.__module__ == "__main__"] or [defined]
+        return "\n".join(_source_of_class(cls) for cls in classes)
     except (OSError, TypeError) as error:
-        name = made.__qualname__
+        name = defined.__qualname__
         raise BadInput(f"the source of {name} cannot be read; save it in a module") from error
 
 
-def _source_of_one(made: Any) -> str:
+def _source_of_class(cls: type) -> str:
     try:
-        return inspect.getsource(made)
+        return inspect.getsource(cls)
     except (OSError, TypeError):
-        # Python finds the lines of a function of a cell, but not those of a class.
-        if not inspect.isclass(made):
-            raise
-    parts = []
-    for name, value in vars(made).items():
-        function = getattr(value, "__func__", value)  # of a class method or a static method
-        if inspect.isfunction(function):
-            parts.append(inspect.getsource(function))
+        pass  # Python finds the lines of a function of a cell, but not those of a class.
+    lines = [
+        f"class {cls.__qualname__}({', '.join(base.__qualname__ for base in cls.__bases__)}):"
+    ]
+    for name, value in vars(cls).items():
+        functions = _functions_of_member(value)
+        if functions:
+            lines += [inspect.getsource(function) for function in functions]
+        elif inspect.isclass(value):
+            lines.append(_source_of_class(value))
         elif not name.startswith("__"):
-            parts.append(f"{name} = {value!r}")
-    bases = ", ".join(base.__qualname__ for base in made.__bases__)
-    return "\n".join([f"class {made.__qualname__}({bases}):", *parts])
+            # The address in the text of an object is another one in each process.
+            lines.append(f"{name} = {re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value))}")
+    return "\n".join(lines)
+
+
+def _functions_of_member(value: object) -> list[Callable[..., object]]:
+    """The functions that a member of a class consists of; none for any other value."""
+    if isinstance(value, property):
+        return [function for function in (value.fget, value.fset, value.fdel) if function]
+    if isinstance(value, cached_property):
+        return [value.func]
+    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    return [function] if inspect.isfunction(function) else []
 
 
 def is_users_class(cls: type) -> bool:
     """Whether a class belongs neither to attnlab nor to an installed package."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file is None or is_users(Path(file))
+    file = file_of_module(cls.__module__)
+    return file is None or is_users_file(file)
 
 
-def is_users(file: Path) -> bool:
+def is_users_file(file: Path) -> bool:
     """Whether a module's file belongs neither to attnlab nor to an installed package."""
     installed = {"site-packages", "dist-packages"} & {*file.parts}
     return not installed and not any(library in file.parents for library in LIBRARIES)

@@ -8,16 +8,31 @@ import pandas as pd
 
 from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
-from attnlab.runs.figure import draw_comparison, findings
-from attnlab.runs.report import all_sentences
-from attnlab.runs.tables import comparison_table, four_digits, readable
+from attnlab.runs.figure import draw_comparison
+from attnlab.runs.report import all_sentences, commands_for_ten
+from attnlab.runs.tables import comparison_table, four_digits, readable_cells
 
+NAMED_IN_TITLE = 4  # settings in a title
+LEGEND = (
+    "val_loss is the mean over the seeds (n of them, standard deviation sd), difference the "
+    "median of the differences between runs with the same seed. A difference of two means is "
+    "another number. A verdict of “open” means that the seeds so far do not decide."
+)
 STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0 auto; max-width: 80rem; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin-top: 2rem; }
-.scroll { overflow-x: auto; }
+/* A shadow at an edge says that there is more; the ends of the content cover it. */
+.scroll { overflow-x: auto;
+          background: linear-gradient(to right, Canvas 2rem, #0000) local,
+                      linear-gradient(to left, Canvas 2rem, #0000) 100% 0 local,
+                      linear-gradient(to right, #8888, #0000) 0 0 / .8rem 100% scroll,
+                      linear-gradient(to left, #8888, #0000) 100% 0 / .8rem 100% scroll;
+          background-repeat: no-repeat; }
+.hint { display: none; margin: 1.5rem 0 0; font-size: .9rem; opacity: .75; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0 0 1rem; padding: .5rem .8rem;
+      background: #8882; border-radius: .4rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem 1.2rem .3rem 0; text-align: left; white-space: nowrap;
          border-bottom: 1px solid #8886; }
@@ -26,6 +41,7 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 @media (prefers-color-scheme: dark) { svg { filter: invert(.93) hue-rotate(180deg); } }
 @media (max-width: 480px) {
   h1 { font-size: 1.2rem; }
+  .hint { display: block; }
   td, th { font-size: .9rem; padding-right: .8rem; }
   th:first-child { min-width: 7rem; max-width: 40vw; white-space: normal;
                    overflow-wrap: anywhere; }
@@ -34,25 +50,30 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 
 
 def comparison_page(comparisons: Sequence[Comparison], within: float | None = None) -> str:
-    """One HTML page without a script, which loads nothing: findings, sentences, table, figure,
-    patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
-    title = (findings(comparisons) or [f"{len(comparisons)} settings"])[0]
+    """One HTML page without a script, which loads nothing: sentences, commands for more seeds,
+    table, figure, patterns of the first seed, and the settings that differ. BadInput if no run has
+    a loss."""
+    title = title_of(comparisons)
     sound = [c for c in comparisons if not c.group.is_damaged]
     settings = pd.DataFrame({c.label: c.group.settings for c in sound})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = (
-        readable(comparison_table(comparisons, within=within)).set_index("run").rename_axis(None)
-    )
-    parts = [
-        *(f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)),
-        scroll(rows.to_html(na_rep="", border=0, float_format=four_digits)),
-        scroll(picture_of(comparisons)),
+    table = readable_cells(comparison_table(comparisons, within=within))
+    rows = table.set_index("run").rename_axis(None)
+    parts = [f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)]
+    few, *commands = commands_for_ten(comparisons).split("\n")
+    if few:
+        typed = "\n".join(command.strip() for command in commands)
+        parts.append(f"<p>{html.escape(few)}:</p><pre>{html.escape(typed)}</pre>")
+    parts += [
+        scrollable(rows.to_html(na_rep="", border=0, float_format=four_digits)),
+        f"<p>{html.escape(LEGEND)}</p>",
+        scrollable(picture_of(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
-            parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+            parts += ["<h2>Settings that differ</h2>", scrollable(settings.to_html(border=0))]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -64,6 +85,17 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     return f'{head}<body data-ready="true">{body}</body></html>\n'
 
 
+def title_of(comparisons: Sequence[Comparison]) -> str:
+    """What is compared with what, such as "none and unscaled, compared with sdpa"."""
+    baselines = [c.label for c in comparisons if c.is_baseline]
+    others = [c.label for c in comparisons if not c.is_baseline]
+    if len(baselines) != 1 or not 0 < len(others) <= NAMED_IN_TITLE:
+        return f"{len(comparisons)} settings of attention, compared"
+    *first, last = others
+    named = f"{', '.join(first)} and {last}" if first else last
+    return f"{named}, compared with {baselines[0]}"
+
+
 def picture_of(comparisons: Sequence[Comparison]) -> str:
     """The figure of comparisons as SVG, for a page; BadInput if no run has a loss."""
     with styled():
@@ -71,6 +103,7 @@ def picture_of(comparisons: Sequence[Comparison]) -> str:
     return picture[picture.index("<svg") :]  # without XML's head
 
 
-def scroll(content: str) -> str:
+def scrollable(content: str) -> str:
     """A part of the page that a narrow screen scrolls."""
-    return f'<div class="scroll">{content}</div>'
+    hint = '<p class="hint">Scroll sideways to see all of it →</p>'
+    return f'{hint}<div class="scroll" tabindex="0">{content}</div>'

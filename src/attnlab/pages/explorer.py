@@ -5,11 +5,16 @@ import json
 import math
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
-from attnlab.probes.history import as_history, read_history, snapshot
+from attnlab.probes.history import (
+    HistoryContent,
+    as_history,
+    layers_of,
+    read_history,
+    snapshot,
+)
 from attnlab.runs.frame import read_run
 from attnlab.runs.groups import RunRow, labels
 
@@ -29,11 +34,11 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     short = iter(labels(known) if known else [])
     pairs = zip(models, runs, strict=True)
     names = [next(short) if run else printable(str(model)) for model, run in pairs]
-    shown = [
-        {"name": name, "note": note(run)} | history_of(str(model), run, text, trust=trust)
-        for name, model, run in zip(names, models, runs, strict=True)
-    ]
-    title = html.escape(", ".join(names))
+    shown = []
+    for name, model, run in zip(names, models, runs, strict=True):
+        history = history_of(str(model), run, text, trust=trust)
+        shown.append({"name": name, "note": end_of_run_in_words(run, history), **history})
+    title = html.escape(names[0] if len(names) == 1 else f"{len(names)} models")
     # The JSON may hold any text, and must not end the script.
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
     page = files("attnlab.pages").joinpath("explorer.html").read_text(encoding="utf-8")
@@ -42,21 +47,26 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
 
 def history_of(
     target: str, run: RunRow | None, text: str | None, *, trust: bool
-) -> dict[str, Any]:
+) -> HistoryContent:
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
-    if run is not None and text is None and (found := read_history(Path(target))):
-        return found
+    if run is not None and text is None:
+        history = read_history(Path(target))
+        if history is not None:
+            return history
     seen, tokens, _ = views_of(target, text, trust=trust)
     step = run.get("step") if run is not None else None
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
 
-def note(run: RunRow | None) -> str:
-    """How a run ended, and its loss."""
+def end_of_run_in_words(run: RunRow | None, history: HistoryContent) -> str:
+    """How a run ended, its loss, and which of its layers have no pattern."""
     if run is None:
         return ""
     loss = run.get("val_loss", math.nan)
     said = f"{run['status']}, seed {run.get('seed')}"
     if isinstance(loss, float) and math.isfinite(loss):
-        said += f", validation loss {loss:.4f}"
+        said += f", validation loss {loss:.4f} on all of the validation text"
+    silent = [n for n in range(int(run.get("model.n_layer", 0))) if n not in layers_of(history)]
+    if silent:
+        said += f"; not shown, for lack of a pattern: {', '.join(f'L{n}' for n in silent)}"
     return said

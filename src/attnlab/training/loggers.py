@@ -1,14 +1,17 @@
 """Loggers of a run: made with an advice where one is not installed, and continued by a repeat."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from attnlab.building.settings import RunSettings
 from attnlab.errors import BadInput, first_line
+from attnlab.probes.base import SHOWN_FIRST
+from attnlab.runs.settings import Settings, flat, is_below, last_of, settings_with
 
 EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
 
@@ -25,6 +28,39 @@ def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -
                 advice = f"pip install -e '.[{name}]'"
             raise BadInput(f"logger={name} is not installed; {advice}") from error
     return loggers
+
+
+def telling_settings(settings: RunSettings, overrides: Iterable[str]) -> Settings:
+    """The settings by which runs are told apart, under short names: the variant, seed, sizes,
+    steps and learning rate, and whatever else was typed that can change the result."""
+    every = flat(settings.plain())
+    told: Settings = {"attn": settings.variant}
+    names = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
+    for key in (*names, "trainer.max_steps"):
+        if key in every:  # an optimizer of the user's may have no learning rate
+            told[key.rpartition(".")[2]] = every[key]
+    for key, override in last_of(overrides).items():
+        said_already = key in settings_with("named") or is_below(key, "shown")
+        if not said_already:
+            value = every.get(key, override.partition("=")[2])
+            plain = isinstance(value, bool | int | float | str)
+            told.setdefault(key.rpartition(".")[2], value if plain else str(value))
+    return told
+
+
+@rank_zero_only
+def log_settings(loggers: list[Logger], told: Settings) -> None:
+    """Give the loggers the settings of a run. TensorBoard's HParams shows them beside the last
+    validation loss."""
+    for logger in loggers:
+        logger.log_hyperparams(told)
+        if isinstance(logger, TensorBoardLogger):  # which writes them only with a measurement
+            from torch.utils.tensorboard.summary import hparams
+
+            measured = {SHOWN_FIRST["val/loss"]: None}  # logged at each validation
+            experiment, start, _ = hparams(told, measured)  # without the status at the end
+            for summary in (experiment, start):
+                logger.experiment.file_writer.add_summary(summary)
 
 
 @rank_zero_only
