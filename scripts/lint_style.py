@@ -37,8 +37,6 @@ UNCLEAN = [
     # experiments/nearby_tokens
     # scripts
     # src/attnlab/checkup
-    "src/attnlab/checkup/kernels.py",
-    "src/attnlab/checkup/runner.py",
     # src/attnlab/claims
     # src/attnlab/commands
     # src/attnlab/data

@@ -124,6 +124,20 @@ def test_a_sample_has_close_cells_and_keeps_them_when_a_variant_is_added():
     assert {key for key in more if key[0] != names[-1]} <= set(fewer)
 
 
+def test_cells_that_compare_two_processors_are_counted():
+    protocol = protocol_of("x")
+    rows = run_all(protocol, ["x"], better)
+    for run, row in rows.items():
+        row["machine"] = "AMD EPYC, torch 2"
+        if "attn=x" in run.overrides and "data=o" in run.overrides and run.seed == 3:
+            row["machine"] = "Xeon, torch 2"
+    table = ranking_table(protocol, rows, ["x"])
+    assert {key[1:]: cell.other_processor for key, cell in table.items()} == {
+        ("text", 1): 0, ("text", LONG): 0, ("other", 1): 1, ("other", LONG): 1,
+    }  # fmt: skip
+    assert "2 of them compare runs of two models" in " ".join(notes_on(protocol, table, ["x"]))
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_plan_counts_all_runs_of_a_variant_that_comes_out_as_its_baseline(quick):
     protocol = protocol_of("x")

@@ -24,7 +24,7 @@ from attnlab.claims.judged_claim import (
 )
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
-from attnlab.claims.trials import Row, Run, is_measurement
+from attnlab.claims.trials import Row, Run, is_measurement, processor_of
 from attnlab.claims.work import composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
@@ -216,7 +216,7 @@ def instruction_sets(findings: Iterable[Finding]) -> str:
     """The instruction sets of the rows of findings, or the machine where a row names none."""
     names = set()
     for _, row in rows_of_findings(findings):
-        processor = row.get("machine", "an unknown machine").partition(", torch")[0]
+        processor = processor_of(row) or "an unknown machine"
         names.add(row.get("instruction_set") or f"{processor} (instruction set not recorded)")
     return " and ".join(sorted(names)) or "no processor"
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from attnlab.claims.declared import Declared, undeclared
 from attnlab.claims.judge import judge, median_interval
 from attnlab.claims.rows import COMMITTED, open_rows
-from attnlab.claims.trials import Arm, Choice, Row, Run, read_test, with_tests
+from attnlab.claims.trials import Arm, Choice, Row, Run, processor_of, read_test, with_tests
 from attnlab.claims.work import Work, composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
@@ -227,6 +227,7 @@ class Cell:
     partner_rate: float = math.nan
     pilots: int = 0  # runs by which each rate was chosen
     agree: int = 0  # seeds on the side of most, better or worse
+    other_processor: int = 0  # seeds whose partner ran on another processor
     first: str = ""  # the verdict before the runs were repeated; `verdict`: if both agree
     again: "Cell | None" = None  # the same runs with another instruction set
 
@@ -267,7 +268,8 @@ def judge_cell(
     other = trial(protocol, partner, task, times)
     my_rows, _ = read_test(mine, rows, mine.seeds)
     my_readings = [mine.read(row) for row in my_rows]
-    other_readings = [other.read(row) for row in read_test(other, rows, other.seeds)[0]]
+    other_rows, _ = read_test(other, rows, other.seeds)
+    other_readings = [other.read(row) for row in other_rows]
     if min(len(my_readings), len(other_readings)) < len(protocol.test_seeds):
         return Cell(my_rows)
     if most_reached(my_readings) and most_reached(other_readings):
@@ -293,6 +295,7 @@ def judge_cell(
         return cell
     pairs = list(zip(my_readings, other_readings, strict=True))
     scores = [mine.score - other.score for mine, other in pairs]
+    both_rows = zip(my_rows, other_rows, strict=True)
     outcome = judge(scores, 0.0, math.inf)
     apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
     return replace(
@@ -300,6 +303,7 @@ def judge_cell(
         verdict=VERDICTS[outcome.verdict],
         difference=bounded_interval(apart),
         agree=max(sum(score > 0 for score in scores), sum(score < 0 for score in scores)),
+        other_processor=sum(processor_of(x) != processor_of(y) for x, y in both_rows),
     )
 
 
@@ -406,9 +410,24 @@ def digest_of_healthy(protocol: Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
     from attnlab.checkup import checkup
 
-    task = next(iter(protocol.tasks.values()))
-    config, _ = composed((*task.overrides, *protocol.overrides(name)), lab_path("experiments"))
+    config = config_of(protocol, name)
     result = checkup(config.model(len(config.data().alphabet)), name=name)
     if not result.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
     return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]
+
+
+def is_without_pattern(protocol: Protocol, name: str) -> bool:
+    """Whether a layer of a variant has no pattern, so that what it reads is not measured."""
+    from attnlab.attention.layer import HasPattern
+
+    config = config_of(protocol, name)
+    blocks = config.model(len(config.data().alphabet)).blocks
+    return not all(isinstance(block.attn, HasPattern) for block in blocks)
+
+
+def config_of(protocol: Protocol, name: str) -> Any:
+    """The composed settings of a variant on the first task."""
+    task = next(iter(protocol.tasks.values()))
+    words = (*task.overrides, *protocol.overrides(name))
+    return composed(words, lab_path("experiments"))[0]

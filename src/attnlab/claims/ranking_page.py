@@ -31,13 +31,23 @@ def ranking_report(
     again: Mapping[Run, Row] | None = None,
     *,
     quick: bool,
+    patternless: Sequence[str] = (),
 ) -> str:
-    """The cells of some variants, for the terminal; and which of them were repeated."""
+    """The cells of some variants, for the terminal; which of them were repeated, and which have no
+    pattern."""
     table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
     paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
-    if judged := judged_of(table):
+    judged = judged_of(table)
+    if judged:
         paragraphs.append(f"{repeated_in_words(judged)}.")
+    for name in patternless:
+        paragraphs.append(f"{name} has no pattern, so what it reads was not measured.")
+    if any(cell.other_processor for cell in judged.values()):
+        paragraphs.append(
+            "Some runs of the baseline are from another model of processor, whose rounding may "
+            "differ; --again trains both sides on this one."
+        )
     return "\n\n".join(paragraphs)
 
 
@@ -175,6 +185,11 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
         f"partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
     )
     notes.append(repeated_in_words(judged))
+    if mixed := sum(cell.other_processor > 0 for cell in judged.values()):
+        notes.append(
+            f"{mixed} of them compare runs of two models of processors, whose rounding may "
+            "differ, in at least one seed"
+        )
     for name in ranked:
         must = protocol.arms[name].control
         if not must:

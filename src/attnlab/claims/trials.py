@@ -123,6 +123,11 @@ def metric_of(row: Row, key: str, worst: float = math.nan) -> float:
     return value
 
 
+def processor_of(row: Row) -> str:
+    """The model of the processor of a row, without the version of torch."""
+    return row.get("machine", "").partition(", torch")[0]
+
+
 def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
     """The rows up to the first in which a metric is missing; a run that diverged has none."""
     return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
