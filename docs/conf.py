@@ -62,7 +62,7 @@ MENU = {
     ],
     "Evidence": [
         *("docs/claims", "All claims <experiments/README>", "docs/ranking"),
-        *("docs/checkup-results", "benchmarks/RESULTS"),
+        *("docs/disputes", "docs/checkup-results", "benchmarks/RESULTS"),
     ],
     "Reference": ["docs/api", "docs/decisions", "CONTRIBUTING"],
 }

@@ -12,6 +12,7 @@
 
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
     <!-- table.measures -->...<!-- /table -->      the rows of `attnlab.probes.measures.MEASURES`
+    <!-- table.ranking.gate_head -->...<!-- /table -->   the cells of a variant in the ranking
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -26,11 +27,12 @@ import yaml
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.judged_claim import Finding, judge_files
+from attnlab.claims.ranking_page import judged_variant, variant_table
 from attnlab.probes.measures import MEASURES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-TABLE = re.compile(r"(<!-- table\.measures -->).*?(<!-- /table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table\.([\w.]+) -->).*?(<!-- /table -->)", re.DOTALL)
 CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 
@@ -88,9 +90,21 @@ def table_of_measures() -> str:
     return "\n".join(lines)
 
 
+@cache
+def table_of_variant(name: str) -> str:
+    """The verdicts on a variant of the ranking, a row for each task."""
+    return variant_table(*judged_variant(ROOT / "experiments" / "ranking", name), name)
+
+
+def filled_table(name: str) -> str:
+    """The content of a table; KeyError for a variant that is not ranked."""
+    kind, _, of = name.partition(".")
+    return table_of_variant(of) if kind == "ranking" else table_of_measures()
+
+
 def filled(page: str) -> str:
     """A page with every table and every cell filled."""
-    page = TABLE.sub(lambda match: f"{match[1]}\n\n{table_of_measures()}\n\n{match[2]}", page)
+    page = TABLE.sub(lambda match: f"{match[1]}\n\n{filled_table(match[2])}\n\n{match[3]}", page)
     return CELL.sub(lambda m: f"{m[1]}{cell(m[2], m[3], m[4])}{m[5]}", page)
 
 

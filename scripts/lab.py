@@ -148,7 +148,7 @@ class Published:
         """The sentence, the verdict on it, and where it is true or false, with its seeds."""
         judged = judge_files(self.claim)
         lines = []
-        for prediction, decided in judged.predictions():
+        for prediction, decided in judged.judged_predictions():
             if prediction.role not in ("for", "against"):
                 continue
             if decided == "open":

@@ -189,6 +189,70 @@ def test_a_causal_mask_tells_positions_apart():
         assert torch.allclose(layer(x)[:, order], layer(x[:, order]), atol=1e-5) == blind
 
 
+def test_a_pattern_of_4k_and_of_128k_tokens_in_bytes():
+    assert 4096**2 * 4 == 64 * 2**20  # MiB
+    assert pytest.approx(65.5, abs=0.05) == 128_000**2 * 4 / 1e9
+    assert pytest.approx(61.0, abs=0.05) == 128_000**2 * 4 / 2**30
+
+
+def test_generation_needs_the_mask_below_the_last_layer_without_a_cache():
+    x = normal(1, 6, 16)
+    last = {}
+    for may_attend in (causal, bidirectional):
+        torch.manual_seed(0)
+        below = SelfAttention(AttentionConfig(16, 2, block_size=6), may_attend=may_attend)
+        above = SelfAttention(AttentionConfig(16, 2, block_size=6), may_attend=may_attend)
+        middle = x + below(x)
+        last[may_attend] = middle[:, -1], above(middle)[:, -1]
+    one_layer, two_layers = (
+        (a - b).abs().max() for a, b in zip(last[causal], last[bidirectional], strict=True)
+    )
+    assert one_layer < 1e-5 < 0.01 < two_layers
+    # With a cache each position is computed when it is the last one. `below` and `above` have no
+    # mask here.
+    prefixes = [x[:, :n] for n in range(1, 7)]
+    cached = torch.cat([(prefix + below(prefix))[:, -1:] for prefix in prefixes], 1)
+    assert torch.allclose(above(cached)[:, -1], last[causal][1], atol=1e-5)
+
+
+def test_biases_of_queries_keys_and_values():
+    q, k, v = (normal(2, 5, 8, seed=s) for s in range(3))
+    b = normal(8, seed=3)
+    output, pattern = attention(q, k, v)
+    assert torch.allclose(attention(q, k + b, v)[1], pattern, atol=1e-6)
+    assert torch.allclose(attention(q, k, v + b)[0], output + b, atol=1e-5)
+    assert not torch.allclose(attention(q + b, k, v)[1], pattern, atol=0.01)
+
+
+def test_dropout_on_the_weights_leaves_the_sum_of_a_row_on_average_only():
+    torch.manual_seed(0)
+    pattern = normal(1, 16).softmax(-1).expand(20_000, 16)
+    sums = F.dropout(pattern, 0.2).sum(-1)
+    assert (sums - 1).abs().mean() > 0.05
+    assert sums.mean() == pytest.approx(1, abs=0.01)
+
+
+def test_fused_projections_give_the_same_queries_keys_and_values():
+    x = normal(4, 10, 32)
+    weights = [normal(32, 32, seed=s) for s in (1, 2, 3)]
+    fused = F.linear(x, torch.cat(weights)).chunk(3, -1)
+    for together, weight in zip(fused, weights, strict=True):
+        assert torch.allclose(together, F.linear(x, weight), atol=1e-4)
+
+
+def test_the_cosine_of_input_and_output_is_that_of_unrelated_vectors():
+    sizes = []
+    x = normal(1, 50, 64)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        layer = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+        output, _ = layer(x, x, x)
+        sizes.append(F.cosine_similarity(x, output, dim=-1).abs().mean().detach())
+    unrelated = F.cosine_similarity(normal(20_000, 64, seed=1), normal(20_000, 64, seed=2), dim=-1)
+    assert unrelated.abs().mean() == pytest.approx(0.10, abs=0.005)
+    assert torch.stack(sizes).mean() == pytest.approx(float(unrelated.abs().mean()), abs=0.02)
+
+
 def test_every_test_that_the_page_names_is_there():
     page = (ROOT / "docs" / "textbook.md").read_text(encoding="utf-8")
     named = re.findall(r"pytest (tests/\S+\.py) -k (\w+)", page)

@@ -7,20 +7,22 @@ attnlab.compare(runs)
 
 import contextlib
 import html
+import inspect
 import itertools
 import linecache
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pandas as pd
 
 from attnlab.errors import BadInput
+from attnlab.files import JsonObject
 from attnlab.installation import lab_path
 from attnlab.runs.compare import Comparison
 from attnlab.runs.frame import read_runs
@@ -34,6 +36,16 @@ if TYPE_CHECKING:  # imported when something is trained
     from attnlab.model import GPT
     from attnlab.training.config import RunConfig
 
+Defined = Callable[..., object]  # a class or a function
+
+
+@runtime_checkable
+class HasImportPath(Protocol):
+    """What has a name of its own: a class or a function, but not an object of a class."""
+
+    __qualname__: str
+
+
 GROUPS = ("attn", "model", "data", "optim")  # whose `_target_` a class given for them is
 
 
@@ -42,7 +54,7 @@ class TrainedRun:
     """A run that has ended."""
 
     folder: Path  # the run directory
-    metrics: dict[str, Any]  # the content of its metrics.json
+    metrics: JsonObject  # the content of its metrics.json
     fresh: bool  # False if the run had ended before, and nothing was trained
 
     @property
@@ -73,7 +85,7 @@ class Asked:
 
     overrides: tuple[str, ...]
     # Classes and functions of a notebook or script, by their name there.
-    of_main: Mapping[str, Any]
+    of_main: Mapping[str, Defined]
     config_dir: str | None = None  # as --config-dir
 
 
@@ -81,7 +93,7 @@ def train(
     *overrides: str,
     callbacks: "Sequence[L.Callback]" = (),
     config_dir: str | Path | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Train one model as `attnlab train` does: the same directory, bits, metrics and resuming.
 
@@ -107,7 +119,7 @@ def sweep(
     *overrides: str,
     jobs: int | None = None,
     config_dir: str | Path | None = None,
-    **settings: Any,
+    **settings: object,
 ) -> pd.DataFrame:
     """Train all combinations of comma-separated values, as `attnlab train -m` does.
 
@@ -206,7 +218,7 @@ class ComparedRuns:
         with styled():
             return draw_comparison(self.comparisons)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What `attnlab compare --json` prints."""
         from attnlab.runs.document import comparison_document
 
@@ -219,9 +231,9 @@ class ComparedRuns:
 
     def _repr_html_(self) -> str:
         from attnlab.pages.comparison import picture_of
-        from attnlab.runs.tables import four_digits, readable
+        from attnlab.runs.tables import four_digits, readable_cells
 
-        rows = readable(self.table).set_index("run").rename_axis(None)
+        rows = readable_cells(self.table).set_index("run").rename_axis(None)
         parts = [rows.to_html(na_rep="", border=0, float_format=four_digits)]
         parts += [f"<p>{html.escape(said)}</p>" for said in self.sentences]
         with contextlib.suppress(BadInput):  # no run has a loss
@@ -238,11 +250,11 @@ def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:
 
 
 def _asked(
-    overrides: Sequence[str], settings: Mapping[str, Any], config_dir: str | Path | None
+    overrides: Sequence[str], settings: Mapping[str, object], config_dir: str | Path | None
 ) -> Asked:
     """Overrides and settings as overrides alone; BadInput for a value that is none."""
     typed = []
-    of_main: dict[str, Any] = {}
+    of_main: dict[str, Defined] = {}
     for override in overrides:
         if not isinstance(override, str):
             raise BadInput(f"{override!r} must be an override such as 'attn=unscaled'")
@@ -262,19 +274,18 @@ def _asked(
     return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
 
 
-def _name_of(key: str, value: Any) -> str:
+def _name_of(key: str, value: Defined) -> str:
     """The import path of a class or function; BadInput if it cannot be found by one."""
-    module = getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", None)
-    if module is None or name is None:
+    if not isinstance(value, HasImportPath):
         kind = type(value).__name__
         raise BadInput(f"{key} = an object of {kind}: give the class, or a function that makes it")
+    name = value.__qualname__
     if "<" in name:  # <locals>, <lambda>
         raise BadInput(f"{key} = {name}: define it by name at the top of a cell or a module")
-    return f"{module}.{name}"
+    return f"{value.__module__}.{name}"
 
 
-def _as_typed(key: str, value: Any) -> str:
+def _as_typed(key: str, value: object) -> str:
     """The value of a setting as an override has it; BadInput if it has none."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -292,12 +303,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from attnlab.training.hydra_errors import explained
+    from attnlab.training.hydra_errors import explanation
 
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
     except HydraException as error:
-        raise BadInput(explained(error, overrides)) from error
+        raise BadInput(explanation(error, overrides)) from error
     choices = []
     for typed, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
@@ -315,7 +326,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     from hydra.errors import HydraException
     from omegaconf import open_dict
 
-    from attnlab.training.hydra_errors import explained
+    from attnlab.training.hydra_errors import explanation
 
     overrides = [*asked.overrides]
     if asked.config_dir is not None:
@@ -327,7 +338,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
         with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
             cfg = compose("train", overrides=overrides, return_hydra_config=True)
     except HydraException as error:
-        raise BadInput(explained(error, overrides)) from error
+        raise BadInput(explanation(error, overrides)) from error
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     with open_dict(cfg):
         del cfg["hydra"]
@@ -395,15 +406,15 @@ def _train_in_worker(
     return _train_or_say_why(asked)
 
 
-def _lines_of(of_main: Mapping[str, Any]) -> dict[str, list[str]]:
+def _lines_of(of_main: Mapping[str, Defined]) -> dict[str, list[str]]:
     """The lines of the cells in which classes and functions are defined, by their file names."""
     found = {}
     for value in of_main.values():
         parts = [value, *vars(value).values()] if isinstance(value, type) else [value]
         for part in parts:
-            code = getattr(part, "__code__", None)
-            if code is not None:
-                found[code.co_filename] = linecache.getlines(code.co_filename)
+            if inspect.isfunction(part):
+                file = part.__code__.co_filename
+                found[file] = linecache.getlines(file)
     return found
 
 

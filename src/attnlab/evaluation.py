@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
 from attnlab.building.build import bind
 from attnlab.building.checkpoints import load_model, model_settings_of, read_checkpoint
 from attnlab.building.models import at_length
-from attnlab.building.settings import Group, ModelSettings
+from attnlab.building.settings import ConfigGroup, ModelSettings
 from attnlab.data import Data, sequences
 from attnlab.data.contract import IGNORED, Alphabet, Batch
 from attnlab.data.corpus import Corpus, text
@@ -31,7 +31,7 @@ class AtLength:
 
 
 def at_lengths(
-    net: GPT, data: Data, lengths: Iterable[int], model: ModelSettings, attn: Group
+    net: GPT, data: Data, lengths: Iterable[int], model: ModelSettings, attn: ConfigGroup
 ) -> list[AtLength]:
     """The model and the validation batches for each length; BadInput for a length that does not
     fit the model or the data. The settings are those of the run."""
@@ -41,7 +41,26 @@ def at_lengths(
     ]
 
 
-def by_position(net: GPT, batches: Iterable[Batch], length: int) -> dict[str, Any]:
+class PositionLosses(TypedDict):
+    """The loss in nats and the accuracy of a model, overall and at each position."""
+
+    predictions: int
+    loss: float
+    accuracy: float
+    by_position: list[float]  # losses
+    accuracy_by_position: list[float]
+
+
+class Evaluation(PositionLosses):
+    """The result of `evaluate`."""
+
+    data: str  # the name
+    length: int  # of the windows
+    trained_length: int
+    bits_per_byte: float | None  # None for a task
+
+
+def by_position(net: GPT, batches: Iterable[Batch], length: int) -> PositionLosses:
     """The loss and the accuracy of a model, at each of `length` positions and overall.
 
     Values are NaN where nothing is predicted, and the accuracies where a logit is not finite.
@@ -81,7 +100,7 @@ def included_data() -> set[str]:
     return {"attnlab.data.corpus.tinyshakespeare", "attnlab.data.plays.plays"} | tasks
 
 
-def data_of_run(stored: Group, alphabet: Alphabet, *, trust: bool) -> Data:
+def data_of_run(stored: ConfigGroup, alphabet: Alphabet, *, trust: bool) -> Data:
     """The data of a run, in the symbols of its model. BadInput unless they are included in attnlab
     or the run is trusted."""
     if not trust and stored["_target_"] not in included_data():
@@ -110,13 +129,12 @@ def in_symbols_of_the_model(data: Corpus, alphabet: Alphabet) -> Corpus:
 
 def evaluate(
     target: Path, file: Path | None, length: int | None, *, trust: bool = False
-) -> dict[str, Any]:
+) -> Evaluation:
     """The loss of a model on the validation part of its own data or of a text file.
 
     `length` evaluates in windows of so many symbols, which may be longer than those of the
-    training. Returns the name of the data, the length, that of the training, bits per byte (None
-    for a task), and what `by_position` returns. BadInput if there is no such model or data, if
-    the model has other symbols, or if the length does not fit.
+    training. BadInput if there is no such model or data, if the model has other symbols, or if the
+    length does not fit.
     """
     net, alphabet = load_model(target, trust=trust)
     checkpoint = read_checkpoint(target)

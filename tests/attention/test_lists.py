@@ -3,12 +3,14 @@
 python -m tests.attention.test_lists    # writes the digests of today
 """
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from attnlab.attention.core import AttentionSettings, SelfAttention
 from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -72,6 +74,11 @@ def digest(variant: str) -> list[float]:
 @pytest.mark.parametrize("variant", DIGESTS)
 def test_initial_weights_are_those_of_the_digest(variant: str) -> None:
     assert digest(variant) == pytest.approx(DIGESTS[variant], rel=0, abs=1e-5)
+
+
+def test_subclasses_can_hand_on_every_setting_of_self_attention() -> None:
+    parameters = inspect.signature(SelfAttention).parameters.keys() - {"config"}
+    assert AttentionSettings.__annotations__.keys() == parameters
 
 
 if __name__ == "__main__":

@@ -248,7 +248,12 @@ class Infini(nn.Module):
         for q, k, v in segments:
             fq, fk = F.elu(q) + 1, F.elu(k) + 1
             after = memory + fk.mT @ v
-            past = fq @ after if self.early else fq @ memory if rows else torch.zeros_like(v)
+            if self.early:
+                past = fq @ after
+            elif rows:
+                past = fq @ memory
+            else:
+                past = torch.zeros_like(v)
             rows.append(softmax(q, k, v, tril(q.shape[2])) + past)
             memory = after
         return merge(torch.cat(rows, 2))
@@ -500,7 +505,8 @@ REPORTED = [
         ("clamped mask, 64", cached(Window, "clamped"), "steps of several", CACHE),
         ("clamped mask, 128", cached(Window, "clamped"), "steps of several", LONG)),
     *(
-        Row(f"documents: {name}{', recurrent' * recurrent}{', asked to reset' * reset}",
+        Row(f"documents: {name}{', recurrent' if recurrent else ''}"
+            f"{', asked to reset' if reset else ''}",
             lambda rule=(conv, state, recurrent): Documents(*rule), says, "documents_separate",
             NUMBERED | {"reset_positions": reset}, published="huggingface/transformers#46588")
         for name, conv, state, says in (

@@ -8,11 +8,11 @@ from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, find_claims
 from attnlab.claims.claim_page import all_claims, figure_of, page_block
 from attnlab.claims.declared import git
-from attnlab.claims.judged_claim import judge_claim
+from attnlab.claims.judged_claim import judge_claim, judge_files
 from attnlab.claims.markdown import BEGIN, END, fill_page
 from attnlab.claims.ranking import Protocol, ranking_table
 from attnlab.claims.ranking_page import ranking_block
-from attnlab.claims.rows import Rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from attnlab.errors import BadInput
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -28,8 +28,9 @@ def published(page: Path) -> str:
 @pytest.mark.skipif(git(EXPERIMENTS, "cat-file", "-e", FIRST) is None, reason="needs the history")
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
 def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> None:
-    rows = Rows(claim.folder / "rows.jsonl")
-    judged = judge_claim(claim, rows)
+    rows = Rows(claim.folder / COMMITTED)
+    again = Rows(claim.folder / COMMITTED_AGAIN)
+    judged = judge_claim(claim, rows, again=again)
     page = published(claim.folder / "README.md")
     svg = (claim.folder / "figure.svg").read_text()
     assert page_block(judged, attempts_of(claim, rows)) == page
@@ -37,13 +38,13 @@ def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> N
     first = judged.findings[0]
     row = next(iter(first.rows.values()))[0]  # a planted error: one value of one seed
     row["values"][first.prediction.metric] = 1.0 + len(str(row))
-    judged = judge_claim(claim, rows)
-    assert page_block(judged) != page
+    judged = judge_claim(claim, rows, again=again)
+    assert page_block(judged, attempts_of(claim, rows)) != page
     assert figure_of(judged) != svg
 
 
 def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
-    judged = [judge_claim(claim, Rows(claim.folder / "rows.jsonl")) for claim in CLAIMS]
+    judged = [judge_files(claim) for claim in CLAIMS]
     assert len(judged) == 13
     assert all_claims(judged) == published(EXPERIMENTS / "README.md")
     assert all_claims(judged) != all_claims(judged[:-1])
@@ -51,13 +52,14 @@ def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
 
 def test_the_page_of_the_ranking_is_that_of_its_rows() -> None:
     protocol = Protocol.read(EXPERIMENTS / "ranking" / "ranking.yaml")
-    rows = Rows(protocol.folder / "rows.jsonl")
+    rows = Rows(protocol.folder / COMMITTED)
+    again = Rows(protocol.folder / COMMITTED_AGAIN)
     page = published(protocol.folder / "README.md")
-    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms)) == page
+    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms, again)) == page
     for run, row in rows.items():
         if {"attn=rotary", "data=tinyshakespeare"} <= set(run.overrides):
             row["values"]["curve"]["losses"] |= {"1200": 2.5}
-    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms)) != page
+    assert ranking_block(protocol, ranking_table(protocol, rows, protocol.arms, again)) != page
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN])

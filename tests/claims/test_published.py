@@ -6,9 +6,9 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.declared import git, lost_rows
-from attnlab.claims.judged_claim import judge_claim, missing_runs
+from attnlab.claims.judged_claim import judge_files, missing_again, missing_runs
 from attnlab.claims.ranking import Protocol, exploratory_cells, ranking_table
-from attnlab.claims.rows import Rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = [Claim.read(file) for file in sorted((ROOT / "experiments").glob("*/claim.yaml"))]
@@ -21,21 +21,25 @@ pytestmark = pytest.mark.skipif(
 
 
 def rows_of(declared: Claim | Protocol) -> Rows:
-    return Rows(declared.folder / "rows.jsonl")
+    return Rows(declared.folder / COMMITTED)
 
 
 @by_claim
 def test_rows_are_complete_and_of_the_declared_claim(claim: Claim) -> None:
-    assert judge_claim(claim, rows_of(claim)).exploratory() == ""
+    assert judge_files(claim).exploratory() == ""
     assert missing_runs(claim, rows_of(claim)) == []
+    again = Rows(claim.folder / COMMITTED_AGAIN)
+    assert not again or missing_again(claim, rows_of(claim), again) == []
 
 
 def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:
-    table = ranking_table(RANKING, rows_of(RANKING), RANKING.arms)
+    again = Rows(RANKING.folder / COMMITTED_AGAIN)
+    table = ranking_table(RANKING, rows_of(RANKING), RANKING.arms, again)
     assert exploratory_cells(RANKING, table) == ""
     assert all(cell.rows for cell in table.values())
 
 
 @pytest.mark.parametrize("declared", [*CLAIMS, RANKING], ids=lambda each: each.folder.name)
 def test_rows_are_only_added(declared: Claim | Protocol) -> None:
-    assert lost_rows(declared.folder / "rows.jsonl") == []
+    assert lost_rows(declared.folder / COMMITTED) == []
+    assert lost_rows(declared.folder / COMMITTED_AGAIN) == []

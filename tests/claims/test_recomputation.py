@@ -1,7 +1,12 @@
-"""A second judge: what claims came out as, from claim.yaml and rows.jsonl, by code of its own."""
+"""A second judge: what claims came out as, from claim.yaml and rows, by code of its own.
 
+It shares nothing with the engine but the format of the files.
+"""
+
+import json
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -10,11 +15,23 @@ import pytest
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.judged_claim import Finding, judge_claim
-from attnlab.claims.rows import Rows
+from attnlab.claims.judged_claim import Finding, judge_files
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))
+CONTRASTS = {"level": [1], "interaction": [1, -1, -1, 1], "difference": [1, -1]}
 Row = dict[str, Any]
+
+
+@dataclass
+class Said:
+    """What is said of a prediction at one length."""
+
+    verdict: str
+    n: int = 0
+    yes: int = 0
+    median: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
 
 def score(row: Row, metric: str, worst: float) -> float:
@@ -34,101 +51,181 @@ def rows_of_arm(words: list[str], rates: list[float], rows: list[Row]) -> dict[i
             by_rate[float(rest.get("optim.lr", 0))][row["seed"]] = row
     if not rates:
         return by_rate[0]
-    tried = sorted(r for r, of in by_rate.items() if r and {1000, 1001, 1002} <= set(of))
-    losses = [fmean(score(by_rate[r][s], "val_loss", math.inf) for s in range(1000, 1003))
-              for r in tried]  # fmt: skip
-    return by_rate[tried[losses.index(min(losses))]] if tried else {}
+    losses = {}
+    for rate, of_rate in by_rate.items():
+        if rate and {1000, 1001, 1002} <= set(of_rate):
+            pilots = [of_rate[seed] for seed in (1000, 1001, 1002)]
+            losses[rate] = fmean(score(row, "val_loss", math.inf) for row in pilots)
+    if not losses:
+        return {}
+    return by_rate[min(sorted(losses), key=losses.__getitem__)]
 
 
-def value(p: Row, x: list[float]) -> float:
+def value_of(prediction: Row, scores: list[float]) -> float:
     """The contrast of a seed."""
-    kind = p.get("contrast", "level" if len(x) == 1 else "")
+    kind = prediction.get("contrast") or ("level" if len(scores) == 1 else "difference")
     if kind in ("min", "max"):
-        return sorted(x)[0 if kind == "min" else -1]
-    factors = {"level": [1], "interaction": [1, -1, -1, 1]}.get(kind, [1, -1])
-    return sum(w * each for w, each in zip(p.get("weights", factors), x, strict=False))
+        return sorted(scores)[0 if kind == "min" else -1]
+    factors = prediction.get("weights", CONTRASTS[kind])
+    return sum(factor * x for factor, x in zip(factors, scores, strict=False))
 
 
-def judged(p: Row, values: list[float], most: int) -> tuple[Any, ...]:
+def side_of(value: float, low: float, high: float) -> str:
+    """On which side of the bounds a value is; nothing for one on a bound, and for NaN."""
+    if math.isnan(value) or (math.isfinite(value) and value in (low, high)):
+        return ""
+    if value < low:
+        return "low"
+    return "high" if value > high else "in"
+
+
+def judge_again(prediction: Row, values: list[float], most: int) -> Said:
     """Verdict, n, seeds that agree, and the median of n values with its interval."""
-    low, high, n = p.get("above", -math.inf), p.get("below", math.inf), len(values)
-    if p.get("always"):
-        signs = ["in" if low <= x <= high else "" for x in values]
-        verdict = "refuted" if "" in signs else "confirmed" if n >= 10 else "open"
+    low = prediction.get("above", -math.inf)
+    high = prediction.get("below", math.inf)
+    n = len(values)
+    verdict = "open"
+    if prediction.get("always"):
+        sides = ["in" if low <= x <= high else "" for x in values]
+        if "" in sides:
+            verdict = "refuted"
+        elif n >= 10:
+            verdict = "confirmed"
     else:
-        bounds = {low, high} - {-math.inf, math.inf}
-        signs = ["low" if x < low else "high" if x > high else "in" for x in values]
-        signs = ["" if x in bounds or math.isnan(x) else sign
-                 for x, sign in zip(values, signs, strict=True)]  # fmt: skip
-        verdict = "open"
+        sides = [side_of(x, low, high) for x in values]
         for seeds, bar in ((10, 10), (20, 17), (40, 31)):
-            if seeds <= min(len(values), most) and verdict == "open":
-                n, counts = seeds, [signs[:seeds].count(x) for x in ("in", "low", "high")]
-                verdict = "confirmed" if counts[0] >= bar else verdict
-                verdict = "refuted" if max(counts[1:]) >= bar else verdict
-    x = sorted(each for each in values[:n] if not math.isnan(each))
-    outside = [2 * sum(math.comb(len(x), k) for k in range(r)) / 2 ** len(x)
-               for r in range(1 + len(x) // 2)]  # fmt: skip
-    r = max(r for r, p in enumerate(outside) if p <= 0.05)
-    interval = (x[r - 1], x[-r]) if r else (math.nan, math.nan)
-    shown = p.get("role") == "shown" or most < 10
-    return "shown" if shown else verdict, n, signs[:n].count("in"), median(x), *interval
+            if seeds > min(len(values), most) or verdict != "open":
+                continue
+            n = seeds
+            if sides[:n].count("in") >= bar:
+                verdict = "confirmed"
+            if max(sides[:n].count("low"), sides[:n].count("high")) >= bar:
+                verdict = "refuted"
+    if prediction.get("role") == "shown" or most < 10:
+        verdict = "shown"
+    return Said(verdict, n, sides[:n].count("in"), *interval(values[:n]))
 
 
-def recomputed(file: Path, rows: list[Row]) -> tuple[str, dict[str, tuple[Any, ...]]]:
-    """The verdict on a claim, and what is said of each prediction at each length."""
-    claim, found = yaml.safe_load(file.read_text(encoding="utf-8")), {}
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """The median, and the widest pair of order statistics that 95 % of medians lie between."""
+    known = sorted(x for x in values if not math.isnan(x))
+    n = len(known)
+    place = 0
+    for r in range(1, 1 + n // 2):
+        outside = 2 * sum(math.comb(n, k) for k in range(r)) / 2**n
+        if outside <= 0.05:
+            place = r
+    if not place:
+        return median(known), math.nan, math.nan
+    return median(known), known[place - 1], known[-place]
+
+
+def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> list[float]:
+    """The value of each seed, up to the first that some arm lacks."""
+    metric = prediction.get("metric", "val_loss")
+    worst = math.inf if metric == "val_loss" else prediction.get("worst", math.nan)
+    arms = []
+    for name in prediction["arms"]:
+        words = list(claim["arms"][name])
+        if "=" in words[0]:
+            words = [*claim["base"], *words]
+            if steps:
+                words += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
+        arms.append(rows_of_arm(words, prediction.get("rates", []), rows))
+    first = prediction.get("first_seed", claim["first_seed"])
+    values = []
+    for seed in range(first, first + most_seeds(claim, prediction)):
+        of_seed = [arm[seed] for arm in arms if seed in arm]
+        measured = [x["status"] == "diverged" or metric in x["values"] for x in of_seed]
+        if len(of_seed) < len(arms) or not all(measured):
+            break
+        values.append(value_of(prediction, [score(row, metric, worst) for row in of_seed]))
+    return values
+
+
+def most_seeds(claim: Row, prediction: Row) -> int:
+    """How many seeds a prediction may use."""
+    return prediction.get("seeds") or claim.get("most_seeds", 10)
+
+
+def recomputed(claim: Row, rows: list[Row]) -> dict[str, dict[str, Said]]:
+    """What is said of each prediction at each length, by prediction and by name."""
+    found: dict[str, dict[str, Said]] = {}
+    for key, prediction in claim["predictions"].items():
+        found[key] = {}
+        count = most_seeds(claim, prediction)
+        for steps in prediction.get("lengths") or [0]:
+            values = values_by_seed(claim, prediction, steps, rows)
+            if values:
+                said = judge_again(prediction, values, count)
+            else:
+                said = Said("shown" if prediction.get("role") == "shown" or count < 10 else "open")
+            found[key][f"{key}_{steps}" if steps else key] = said
+    return found
+
+
+def verdict_on_claim(claim: Row, *readings: dict[str, dict[str, Said]]) -> str:
+    """The verdict on the sentence; a prediction counts if all its lengths and readings agree."""
     truth = defaultdict[str, list[bool | None]](list)  # by role; None: undecided
-    for name, p in claim["predictions"].items():
-        role, count = p.get("role", "for"), p.get("seeds") or claim.get("most_seeds", 10)
-        metric, first = p.get("metric", "val_loss"), p.get("first_seed", claim["first_seed"])
-        worst = math.inf if metric == "val_loss" else p.get("worst", math.nan)
-        said, without_rows = set(), ("shown" if role == "shown" or count < 10 else "open",)
-        for steps in p.get("lengths") or [0]:
-            end = [f"trainer.{x}={steps}" for x in ("max_steps", "val_check_interval") if steps]
-            arms = []
-            for own in (claim["arms"][arm] for arm in p["arms"]):
-                words = [*claim["base"], *own, *end] if "=" in own[0] else own
-                arms.append(rows_of_arm(words, p.get("rates", []), rows))
-            values = []
-            for seed in range(first, first + count):
-                of = [arm[seed] for arm in arms if seed in arm]
-                measured = [x["status"] == "diverged" or metric in x["values"] for x in of]
-                if len(of) < len(arms) or not all(measured):
-                    break
-                values.append(value(p, [score(row, metric, worst) for row in of]))
-            what = judged(p, values, count) if values else without_rows
-            found[f"{name}_{steps}" if steps else name] = what
-            said.add(what[0])
+    for key, prediction in claim["predictions"].items():
+        role = prediction.get("role", "for")
+        verdicts = {said.verdict for reading in readings for said in reading.get(key, {}).values()}
         says_true = {"confirmed": role != "against", "refuted": role == "against"}
-        truth[role].append(says_true.get(said.pop()) if len(said) == 1 else None)
+        truth[role].append(says_true.get(verdicts.pop()) if len(verdicts) == 1 else None)
+    if not all(truth["control"]):
+        return "undecided"
     deciding = truth["for"] + truth["against"]
-    verdict = "undecided" if None in deciding else "holds"
     if False in deciding:
-        verdict = "holds in part" if True in deciding else "does not hold"
-    return verdict if all(truth["control"]) else "undecided", found
+        return "holds in part" if True in deciding else "does not hold"
+    return "undecided" if None in deciding else "holds"
 
 
-def same(finding: Finding, found: tuple[Any, ...]) -> bool:
+def lines_of(file: Path) -> list[Row]:
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def repeated(claim: Row, rows: list[Row], again: list[Row]) -> dict[str, dict[str, Said]]:
+    """What the rows of another instruction set say of what decides, at the rates of the pilots."""
+    pilots = [row for row in rows if row["seed"] >= 1000]
+    found = {}
+    for key, said in recomputed(claim, pilots + again).items():
+        if claim["predictions"][key].get("role", "for") in ("for", "against", "control"):
+            found[key] = {name: x for name, x in said.items() if x.n >= 10}
+    return found
+
+
+def same(finding: Finding, said: Said) -> bool:
     """Whether both judges say the same of a prediction."""
-    x = finding.outcome
-    numbers = [x.n, x.yes, x.median, x.low, x.high] if finding.values else []
-    return found[0] == finding.verdict and [*found[1:]] == pytest.approx(numbers, nan_ok=True)
+    mine = finding.outcome
+    if said.verdict != finding.verdict or (said.n > 0) != bool(finding.values):
+        return False
+    if not finding.values:
+        return True
+    numbers = [mine.n, mine.yes, mine.median, mine.low, mine.high]
+    theirs = [said.n, said.yes, said.median, said.low, said.high]
+    return theirs == pytest.approx(numbers, nan_ok=True)
 
 
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None:
-    lines = file.with_name("rows.jsonl")
-    judged = judge_claim(Claim.read(file), Rows(lines))
-    findings = judged.findings
-    rows = [row | {"overrides": [*run.overrides]} for run, row in Rows(lines).items()]
-    again, found = recomputed(file, rows)
-    assert again == judged.verdict
-    assert found.keys() == {finding.name for finding in findings}
-    assert [x.name for x in findings if not same(x, found[x.name])] == []
-    first = findings[0]
+    judged = judge_files(Claim.read(file))
+    claim = yaml.safe_load(file.read_text(encoding="utf-8"))
+    rows = lines_of(file.with_name("rows.jsonl"))
+    again = lines_of(file.with_name("rows-again.jsonl"))
+    first_time = recomputed(claim, rows)
+    second_time = repeated(claim, rows, again)
+    assert verdict_on_claim(claim, first_time, second_time) == judged.verdict
+    for reading, findings in (
+        (first_time, {finding.name: finding for finding in judged.findings}),
+        (second_time, judged.again),
+    ):
+        by_name = {name: said for of_key in reading.values() for name, said in of_key.items()}
+        assert by_name.keys() == findings.keys()
+        assert [name for name, said in by_name.items() if not same(findings[name], said)] == []
+    first = judged.findings[0]
     changed = first.rows[first.prediction.arms[0]][first.values.index(max(first.values))]
     for row in rows:  # a planted error
-        if row["seed"] == changed["seed"] and row["values"] == changed["values"]:
+        if row["seed"] == changed["seed"] and row["overrides"] == changed["overrides"]:
             row["values"] = row["values"] | {first.prediction.metric: -1e9}
-    assert not same(first, recomputed(file, rows)[1][first.name])
+    assert not same(first, recomputed(claim, rows)[first.of][first.name])

@@ -25,10 +25,14 @@ TOLERANCE = 0.02  # nats
 
 def shortest(declared: Declared, *words: str) -> tuple[Run, Row]:
     """The finished training with these words among its overrides that is repeated best: at the
-    lowest learning rate, and then the least time."""
+    lowest learning rate, and then the least time. Rows of arms that an earlier version of a claim
+    had do not count."""
     rows = Rows(declared.folder / "rows.jsonl").items()
     found = [(run, row) for run, row in rows if {*words} <= {*run.overrides}]
     found = [(run, row) for run, row in found if not is_measurement(run.overrides)]
+    if isinstance(declared, Claim):
+        arms = functions_by_arm(declared)
+        found = [(run, row) for run, row in found if without_rate(run.overrides) in arms]
 
     def effort(of: tuple[Run, Row]) -> tuple[bool, float, float]:
         rates = [x[9:] for x in of[0].overrides if x.startswith("optim.lr=")]

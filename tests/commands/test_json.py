@@ -248,10 +248,17 @@ class Judged(Head):
     claims: list[dict[str, Any]]
 
 
+class Ahead(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    runs: int
+    cpu_minutes: float
+
+
 class Ranked(Head):
     cells: list[dict[str, Any]]
     exploratory: str
     missing: int
+    ahead: Ahead | None
 
 
 @pytest.mark.slow

@@ -164,7 +164,8 @@ def test_there_are_wrong_answers_to_every_exercise() -> None:
 def test_statements_are_graded_by_the_published_verdicts() -> None:
     rows = statements()
     assert len(rows) >= 30
-    assert all(g.passed for g in grade_statements({n: r.verdict for n, r in enumerate(rows, 1)}))
+    right = {number: row.verdict for number, row in enumerate(rows, 1)}
+    assert all(grade.passed for grade in grade_statements(right))
     other = {"holds": "undecided"}.get(rows[1].verdict, "holds")
     grades = grade_statements({2: other, 3: None, 99: "holds", 4: "true"})
     assert [g.passed for g in grades] == [False, None, False, False]

@@ -85,7 +85,9 @@ def test_gradients_are_the_norms_of_each_block() -> None:
     (blocks[0](x).square().sum() * 3).backward()  # the second block gets no gradient
     grads = [p.grad for p in blocks[0].parameters() if p.grad is not None]
     norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
-    probe, lit = Gradients(every=5), SimpleNamespace(net=SimpleNamespace(blocks=blocks))
+    probe = Gradients(every=5)
+    net = SimpleNamespace(blocks=blocks)
+    lit: Any = SimpleNamespace(net=net, data=None, val_losses={}, device=None)
     for trainer.global_step in (4, 5):  # the latter is no multiple
         probe.on_before_optimizer_step(trainer, lit)
     trainer.global_step, trainer.is_global_zero = 9, False  # another process logs nothing

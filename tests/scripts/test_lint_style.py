@@ -151,14 +151,13 @@ z = [a for a in y if a]
 def test_the_rate_of_a_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert lines_of_code(CODE) == 8
     assert nested_lines(CODE) == [14, 7]
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims/a.py").write_text(CODE)
-    assert lint_style.rate(tmp_path / "claims") == 1000 * 2 / 8
+    room = tmp_path / "src/attnlab/claims"
+    room.mkdir(parents=True)
+    (room / "a.py").write_text(CODE)
+    assert lint_style.rate(room) == 1000 * 2 / 8
     monkeypatch.setattr(lint_style, "ROOT", tmp_path)
-    monkeypatch.setattr(lint_style, "ROOMS", ("claims",))
-    monkeypatch.setattr(lint_style, "UNCLEAN", [])
-    assert [x.split(":")[0] for x in lint_style.rooms_over_the_rate()] == ["claims"]
-    monkeypatch.setattr(lint_style, "UNCLEAN", ["claims/a.py"])
+    assert [x.split(":")[0] for x in lint_style.rooms_over_the_rate()] == ["src/attnlab/claims"]
+    (room / "a.py").write_text("z = [a for a in y if a]")
     assert list(lint_style.rooms_over_the_rate()) == []
 
 

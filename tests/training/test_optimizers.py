@@ -52,13 +52,15 @@ def test_weight_decay_is_on_matrices_only() -> None:
     assert len(matrices["params"]) + len(vectors["params"]) == len(list(net.parameters()))
 
 
+def ids_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    """Which parameters an optimizer changes."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
 def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
     config = read_config(settings("preset=fast", "model.bias=true"))
     net = config.model(65)
-    muon, adamw = (
-        {id(p) for group in part.param_groups for p in group["params"]}
-        for part in config.optimizer(net, 100)[0].parts
-    )
+    muon, adamw = map(ids_of, config.optimizer(net, 100)[0].parts)
     names = {id(p): name for name, p in net.named_parameters()}
     kinds = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc.weight", "mlp.proj.weight")
     assert {names[p] for p in muon} == {f"blocks.{i}.{kind}" for i in range(4) for kind in kinds}

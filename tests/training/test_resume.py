@@ -55,7 +55,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "between two checkpoints": (GPTModule, "training_step", 4),
     "while a checkpoint is written": (AtomicCheckpointIO, "save_checkpoint", 2),
     "at the end of a validation": (GPTModule, "on_validation_epoch_end", 1),
-    "before the metrics": (run_module, "measured", 0),
+    "before the metrics": (run_module, "run_metrics", 0),
 }
 PLAIN = [name for name in MECHANISMS if name != "compiled"]
 MEASURED_ONCE = {"wall_seconds", "tokens_per_second"}

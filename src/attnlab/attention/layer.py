@@ -7,12 +7,13 @@ Letters: B batch, T positions, C channels, H heads.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from attnlab.rng import Rule
 
+Sets = Tensor | tuple[Tensor, ...]  # one set of keys or values, or several
 Memo = dict[str, Tensor]  # what the layers of one forward pass share; "ids" are the symbols (B, T)
 
 
@@ -58,7 +59,7 @@ class HasScores(Protocol):
 class HasValues(Protocol):
     """A layer with queries, keys and values."""
 
-    def split(self, x: Tensor, *memo: Memo) -> tuple[Any, Any, Any]:
+    def split(self, x: Tensor, *memo: Memo) -> tuple[Tensor, Sets, Sets]:
         """(B, T, C) -> queries, keys and values (B, H, T, D); or a tuple of each of the last two,
         with as many sets of keys and values."""
 

@@ -18,13 +18,16 @@ from attnlab.errors import BadInput
 from attnlab.runs.settings import MAIN
 
 # A name without a dot is a public name of attnlab; any other name is an import path.
-PUBLIC = {name: module for module in (attnlab.attention, attnlab.model) for name in module.__all__}
+PUBLIC: dict[str, str] = {}  # name -> the module that has it
+for _module in (attnlab.attention, attnlab.model):
+    PUBLIC |= dict.fromkeys(_module.__all__, _module.__name__)
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 # The defaults of SelfAttention as YAML has them: functions by name.
 USUAL = {
-    name: getattr(given.default, "__name__", given.default)
+    name: given.default.__name__ if callable(given.default) else given.default
     for name, given in inspect.signature(SelfAttention).parameters.items()
 }
+Factory = Callable[..., Any]  # a class or function that a node names
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ def bind(
         ignored: keys of the node that are not meant for the target.
     """
     target = target_of(node, path)
-    parameters = parameters_of(target)
+    parameters = keyword_parameters(target)
     known = parameters.hints.keys() - {*supplied}
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for name, value in node.items():
         if name in ("_target_", "_partial_") or name in ignored:
             continue
@@ -76,22 +79,29 @@ def bind(
     return partial(target, **arguments)
 
 
-def target_of(node: Node, path: str) -> Any:
+def target_of(node: Node, path: str) -> Factory:
     """The class or function that a node names; of several classes, one that inherits from all."""
     names = node["_target_"]
     if isinstance(names, str):
         return locate(names, f"{path}._target_")
     if callable(names):  # given in Python
-        return names
-    parents = tuple(locate(name, f"{path}._target_") for name in names)
-    return type("And".join(parent.__name__ for parent in parents), parents, {})
+        target: Factory = names
+        return target
+    parents = []
+    for name in names:
+        parent = locate(name, f"{path}._target_")
+        if not isinstance(parent, type):
+            raise BadInput(f"{path}._target_ = {name} is not a class; only classes combine")
+        parents.append(parent)
+    return type("And".join(parent.__name__ for parent in parents), tuple(parents), {})
 
 
-def locate(name: str, path: str) -> Any:
+def locate(name: str, path: str) -> Factory:
     """What a name stands for; BadInput if there is no such class or function. An error in a
     module of the user's is raised as it is."""
     try:
-        return resolve_name(name) if "." in name else getattr(PUBLIC[name], name)
+        found: Factory = resolve_name(name if "." in name else f"{PUBLIC[name]}:{name}")
+        return found
     except KeyError:
         near = get_close_matches(name, PUBLIC, n=1) or ["its import path"]
         raise BadInput(f"{path} = {name} is unknown; did you mean {near[0]}?") from None
@@ -106,11 +116,11 @@ def locate(name: str, path: str) -> Any:
         raise BadInput(f"{path} = {name} cannot be imported: {error}") from error
 
 
-def parameters_of(target: Any) -> Parameters:
+def keyword_parameters(target: Factory) -> Parameters:
     """The parameters of a class or function. A class that hands on `**settings` also takes those
     of the next class in its order of inheritance."""
-    functions = [target]
-    if inspect.isclass(target):
+    functions: list[Factory] = [target]
+    if isinstance(target, type):
         classes = [cls for cls in target.__mro__ if "__init__" in vars(cls) and cls is not object]
         functions = [vars(cls)["__init__"] for cls in classes]
     hints: dict[str, Any] = {}
@@ -132,7 +142,7 @@ def parameters_of(target: Any) -> Parameters:
     return Parameters(hints, required, takes_any)
 
 
-def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+def annotations_of(function: Factory) -> dict[str, Any]:
     """Parameter -> annotation; empty where one is imported for type checkers only."""
     try:
         return get_type_hints(function, include_extras=True)
@@ -140,7 +150,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def checked(value: Any, hint: Any, path: str) -> Any:
+def checked(value: object, hint: Any, path: str) -> object:
     """The value if its annotation permits it; the name of a function becomes the function."""
     options = get_args(hint) or (hint,)
     if any(map(is_call, (hint, *options))):
@@ -151,7 +161,7 @@ def checked(value: Any, hint: Any, path: str) -> Any:
         raise BadInput(f"{path} = {value}: {error.errors()[0]['msg'].lower()}") from None
 
 
-def is_call(hint: Any) -> bool:
+def is_call(hint: object) -> bool:
     """Whether a type asks for a function: `Callable[...]`, or a protocol with `__call__`."""
     protocol = inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
     return protocol or get_origin(hint) is Callable

@@ -12,7 +12,7 @@ from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, AttentionFactory
 
-LONGEST = 2**14  # a mask of length x length is built: 256 MB
+LONGEST_TEXT = 2**14  # a mask of length x length is built: 256 MB
 
 
 def attention_factory(attn: Node) -> AttentionFactory:
@@ -56,8 +56,8 @@ def at_length(net: GPT, model: ModelSettings, attn: Node, length: int) -> GPT:
     The settings are those of its run. Raises BadInput if the length is out of range, or if the
     model has weights for each position.
     """
-    if not 1 <= length <= LONGEST:
-        raise BadInput(f"length = {length} must be from 1 to {LONGEST:,}")
+    if not 1 <= length <= LONGEST_TEXT:
+        raise BadInput(f"length = {length} must be from 1 to {LONGEST_TEXT:,}")
     if length <= net.block_size:
         return net
     beyond = f"length = {length} is beyond model.block_size = {net.block_size}"

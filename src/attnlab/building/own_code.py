@@ -29,7 +29,7 @@ ACTIVATIONS = {
 
 def import_paths(node: Node) -> set[str]:
     """The import paths that a node names, which may run anybody's code."""
-    names: list[Any] = []
+    names: list[object] = []
     for value in flat(dict(node)).values():
         names += value if isinstance(value, list) else [value]
     return {name for name in names if isinstance(name, str) and "." in name} - ACTIVATIONS
@@ -41,13 +41,20 @@ def source_of(node: Node) -> str | None:
     names = sorted(import_paths(node))
     of_main = [name for name in names if name.startswith(MAIN)]
     modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
-    own = [Path(file).read_bytes() for file in files if file and is_users_file(Path(file))]
+    files = [file_of_module(name) for name in modules]
+    own = [file.read_bytes() for file in files if file is not None and is_users_file(file)]
     own += [source_text(resolve_name(name)).encode() for name in of_main]
     return hashlib.sha256(b"".join(own)).hexdigest() if own else None
 
 
-def source_text(defined: Callable[..., Any]) -> str:
+def file_of_module(name: str) -> Path | None:
+    """The file of a loaded module; None where there is none, as for `__main__` of a notebook."""
+    module = sys.modules.get(name)
+    file = None if module is None else vars(module).get("__file__")
+    return None if file is None else Path(file)
+
+
+def source_text(defined: Callable[..., object]) -> str:
     """The source of a class or function of a notebook or script; of a class, with those from which
     it inherits there. BadInput if it cannot be read, as for what was typed into `python`."""
     try:
@@ -81,7 +88,7 @@ def _source_of_class(cls: type) -> str:
     return "\n".join(lines)
 
 
-def _functions_of_member(value: object) -> list[Callable[..., Any]]:
+def _functions_of_member(value: object) -> list[Callable[..., object]]:
     """The functions that a member of a class consists of; none for any other value."""
     if isinstance(value, property):
         return [function for function in (value.fget, value.fset, value.fdel) if function]
@@ -93,8 +100,8 @@ def _functions_of_member(value: object) -> list[Callable[..., Any]]:
 
 def is_users_class(cls: type) -> bool:
     """Whether a class belongs neither to attnlab nor to an installed package."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file is None or is_users_file(Path(file))
+    file = file_of_module(cls.__module__)
+    return file is None or is_users_file(file)
 
 
 def is_users_file(file: Path) -> bool:

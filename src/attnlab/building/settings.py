@@ -6,6 +6,7 @@ from annotated_types import Ge, Le, Lt
 from pydantic import (
     BaseModel,
     ModelWrapValidatorHandler,
+    PositiveInt,
     PrivateAttr,
     model_serializer,
     model_validator,
@@ -14,69 +15,69 @@ from typing_extensions import Self
 
 from attnlab.runs.settings import Settings
 
-Positive = Annotated[int, Ge(1)]
-Group = dict[str, Any]  # the arguments of one object, or of several by name
+ConfigGroup = dict[str, Any]  # the arguments of one object, or of several by name
 # 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
 Precision = Literal["auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true"]
 # Strategies that fork or spawn lose the result of the process that trains.
 Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
 
 
-class Part(BaseModel, strict=True):
+class OrderedSettings(BaseModel, strict=True):
     """Settings that are written in the order in which they were read, without later defaults."""
 
     _order: list[str] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_order(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _keep_order(cls, given: Settings, validate: ModelWrapValidatorHandler[Self]) -> Self:
         part = validate(given)
         part._order = list(given)
         return part
 
     @model_serializer
     def _in_order(self) -> Settings:
+        values = dict(self)
         added = [name for name in type(self).model_fields if name in self.model_fields_set]
-        return {name: getattr(self, name) for name in dict.fromkeys([*self._order, *added])}
+        return {name: values[name] for name in dict.fromkeys([*self._order, *added])}
 
     def plain(self) -> Settings:
         """The settings as plain values, as they are written to files."""
         return self.model_dump()
 
 
-class ModelSettings(Part, extra="allow"):
+class ModelSettings(OrderedSettings, extra="allow"):
     """The sizes of a model, and the settings of its initial weights."""
 
-    n_layer: Positive
-    n_head: Positive
-    n_embd: Positive
-    block_size: Positive
+    n_layer: PositiveInt
+    n_head: PositiveInt
+    n_embd: PositiveInt
+    block_size: PositiveInt
     dropout: Annotated[float, Ge(0), Lt(1)]
     init: str
     qk_std: Annotated[float, Ge(0)] | None
     source: str | None = None  # SHA-256 of the user's own code in it
 
 
-class DataSettings(Part, extra="allow"):
+class DataSettings(OrderedSettings, extra="allow"):
     """The keys of the group `data` that belong to no function."""
 
-    batch_size: Positive
-    eval_lengths: list[Positive] | None
+    batch_size: PositiveInt
+    eval_lengths: list[PositiveInt] | None
     source: str | None = None  # SHA-256 of the data
 
 
-class TrainerSettings(Part, extra="allow"):
+class TrainerSettings(OrderedSettings, extra="allow"):
     """The arguments of Lightning's Trainer that have a narrower range here."""
 
     strategy: Strategy
     precision: Precision
-    max_steps: Positive
-    val_check_interval: Positive
-    accumulate_grad_batches: Positive
-    log_every_n_steps: Positive
+    max_steps: PositiveInt
+    val_check_interval: PositiveInt
+    accumulate_grad_batches: PositiveInt
+    log_every_n_steps: PositiveInt
 
 
-class RunSettings(Part, extra="forbid"):
+class RunSettings(OrderedSettings, extra="forbid"):
     """All settings of a run: the keys of conf/train.yaml, and what they were resolved to."""
 
     name: str | int | float
@@ -86,15 +87,15 @@ class RunSettings(Part, extra="forbid"):
     compile: bool
     check_layer: bool
     train_loss: bool
-    checkpoint_every: Positive
+    checkpoint_every: PositiveInt
     init_from: str | None
-    attn: Group
+    attn: ConfigGroup
     model: ModelSettings
     data: DataSettings
-    optim: Group
+    optim: ConfigGroup
     trainer: TrainerSettings
-    probes: Group
-    callbacks: Group
-    logger: Group
+    probes: ConfigGroup
+    callbacks: ConfigGroup
+    logger: ConfigGroup
     variant: str | None = None  # the choice of the group `attn`
     init_source: str | None = None  # SHA-256 of the weights of `init_from`

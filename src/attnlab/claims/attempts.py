@@ -134,7 +134,7 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
     old = [attempt for attempt in attempts if attempt.first_seed != claim.first_seed]
     paragraphs = []
     if old:
-        lines = [[x.date, x.commit[:8], f"{x.first_seed or ''}", x.verdict] for x in old]
+        lines = [[x.date, x.commit[:8], first_seed_in_words(x), x.verdict] for x in old]
         table = markdown_table(["published", "commit", "seeds from", "verdict"], lines)
         paragraphs.append(
             "The claim was tested before, with other seeds. A false verdict can occur in each "
@@ -159,7 +159,14 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
 def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:
     """How a prediction of an attempt came out."""
     counted = f", {prediction.yes} of {prediction.n}" if prediction.n else ""
+    if attempt.first_seed is None:
+        return f"({prediction.verdict}{counted})"
     return f"({prediction.verdict}{counted}; seeds from {attempt.first_seed})"
+
+
+def first_seed_in_words(attempt: Attempt) -> str:
+    """The first seed of an attempt; nothing if it had no declared seeds."""
+    return "" if attempt.first_seed is None else str(attempt.first_seed)
 
 
 def is_other_threshold(then: frozenset[float], now: frozenset[float]) -> bool:

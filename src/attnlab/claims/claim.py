@@ -13,11 +13,12 @@ from pydantic import BaseModel, model_validator
 
 from attnlab.claims.declared import Declared
 from attnlab.claims.judge import Bearing
-from attnlab.claims.trials import Arm, is_measurement, without_rate
+from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
-PILOTS = range(1000, 1005)  # seeds of runs before the declaration; the first three choose rates
+# Seeds of runs before the declaration; the first three choose rates.
+PILOTS = range(FIRST_PILOT, FIRST_PILOT + 5)
 CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
@@ -25,7 +26,8 @@ CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "difference": lambda x: x[0] - x[1],  # it is paired: same weights, same batches
     "interaction": lambda x: x[0] - x[1] - x[2] + x[3],
 }
-WORDS = ("says", "where", "long", "at_risk")  # of a prediction: they may change after its runs
+MAY_CHANGE = ("says", "where", "long", "at_risk")  # of a prediction, after its runs
+LARGEST_RATIO = 3.4  # of neighboring rates: sqrt(10), rounded as in 0.3, 1, 3
 
 
 class Prediction(BaseModel, extra="forbid", frozen=True):
@@ -59,8 +61,8 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
             raise ValueError("weights are one number for each arm, instead of a contrast")
         if self.seeds is not None and self.role in ("for", "against", "control"):
             raise ValueError(f"a prediction with the role {self.role} uses all seeds of its claim")
-        steps = [b / a for a, b in zip(self.rates, self.rates[1:], strict=False)]
-        if self.rates and not (steps and all(1 < step <= 3.4 for step in steps)):
+        ratios = [b / a for a, b in zip(self.rates, self.rates[1:], strict=False)]
+        if self.rates and not (ratios and all(1 < x <= LARGEST_RATIO for x in ratios)):
             raise ValueError(f"{self.rates} must be rates that ascend by at most sqrt(10) each")
         return self
 
@@ -76,7 +78,7 @@ class Claim(Declared, frozen=True):
     """A sentence with its predictions, the most important one first."""
 
     says: str
-    order: int = 100
+    order: int = 100  # its place in the table of all claims
     otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"
     base: tuple[str, ...]  # Hydra overrides that all arms share, such as experiment=unscaled
     first_seed: int
@@ -89,8 +91,11 @@ class Claim(Declared, frozen=True):
         for name, prediction in self.predictions.items():
             if unknown := set(prediction.arms) - set(self.arms):
                 raise ValueError(f"{name} names no arm: {', '.join(sorted(unknown))}")
-            if not set(self.seeds_of(prediction)).isdisjoint(PILOTS):
-                raise ValueError("seeds from 1000 on are those of pilots")
+            if self.seeds_of(prediction).stop > FIRST_PILOT:
+                raise ValueError(
+                    f"{name} is tested by seeds up to {self.seeds_of(prediction).stop - 1}; those "
+                    f"from {FIRST_PILOT} on are of pilots: choose a lower first_seed"
+                )
         return self
 
     def seeds_of(self, prediction: Prediction) -> range:
@@ -100,13 +105,13 @@ class Claim(Declared, frozen=True):
 
     def arms_of(self, prediction: Prediction, steps: int | None) -> dict[str, Arm]:
         """The arms of a prediction by name, at one of its lengths; None: as the base says."""
-        end = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+        steps_set = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
         arms = {}
         for name in prediction.arms:
             own = self.arms[name]
             words = own if is_measurement(own) else (*self.base, *own)
             if steps and not is_measurement(own):
-                words += end
+                words += steps_set
             arms[name] = Arm(words, prediction.rates)
         return arms
 
@@ -117,11 +122,11 @@ def declaration_of(content: Any, name: str) -> Any:
     if entry is None:
         return None
     first = entry.get("first_seed", content["first_seed"])
-    return {key: x for key, x in entry.items() if key not in WORDS} | {
-        "arms": [content["arms"][arm] for arm in entry["arms"]],
-        "base": content["base"],
-        "first_seed": (first, content.get("most_seeds", 10)),
-    }
+    declared = {key: x for key, x in entry.items() if key not in (*MAY_CHANGE, "first_seed")}
+    declared["arms"] = [content["arms"][arm] for arm in entry["arms"]]  # an arm may be renamed
+    declared["base"] = content["base"]
+    declared["first and most seeds"] = (first, content.get("most_seeds", 10))
+    return declared
 
 
 def find_claims(names: Sequence[str]) -> list[Claim]:

@@ -15,8 +15,6 @@ from attnlab.claims.claim import PILOTS, Claim, Prediction
 from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import supports
 from attnlab.claims.judged_claim import (
-    COMMITTED,
-    COMMITTED_AGAIN,
     DECIDE,
     Finding,
     JudgedClaim,
@@ -25,15 +23,15 @@ from attnlab.claims.judged_claim import (
     rows_of_findings,
 )
 from attnlab.claims.markdown import fill_page, markdown_table
-from attnlab.claims.rows import Rows
-from attnlab.claims.trials import Row, Run, is_measurement
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
+from attnlab.claims.trials import Row, Run, is_measurement, processor_of
 from attnlab.claims.work import composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
 from attnlab.runs.settings import flat, last_of
 from attnlab.runs.share import INTERVAL, share_of
 
-STEPS = {"trainer.max_steps", "trainer.val_check_interval"}
+STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
 
 def claim_report(
@@ -53,24 +51,28 @@ def claim_report(
     if why := judged.exploratory() or warning:
         paragraphs.append(why)
     if fresh:
-        paragraphs.append(beside_committed(judged))
+        paragraphs.append(distance_from_committed(judged))
     return "\n\n".join(paragraphs)
 
 
-def beside_committed(judged: JudgedClaim) -> str:
+def distance_from_committed(judged: JudgedClaim) -> str:
     """How many values are those of the committed rows, and the largest difference."""
     then = judge_claim(judged.claim, Rows(judged.claim.folder / COMMITTED))
     differences = []
     for now, before in zip(judged.findings, then.findings, strict=True):
         for x, y in zip(now.values, before.values, strict=False):
-            differences.append(0.0 if x == y else abs(x - y))  # inf - inf would be NaN
+            same = x == y or (math.isnan(x) and math.isnan(y))
+            differences.append(0.0 if same else abs(x - y))  # inf - inf would be NaN
     equal = f"{differences.count(0)} of {len(differences)} values are those of the committed rows"
-    return f"{equal}; the most different one by {max(differences, default=0):.2g}"
+    known = [x for x in differences if not math.isnan(x)]
+    largest = f"{equal}; the most different one by {max(known, default=0):.2g}"
+    unknown = len(differences) - len(known)
+    return f"{largest}; {unknown} are numbers in only one of both" if unknown else largest
 
 
 def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
-    """Write the figures and pages of claims from their committed rows, and the table of all;
-    BadInput if rows are not those of a declared test."""
+    """Write the figures and pages of claims from their committed rows, and the table of all if all
+    are given. Yields each file once it is written; BadInput if rows are not of a declared test."""
     published = []
     for claim in claims:
         for name in (COMMITTED, COMMITTED_AGAIN):
@@ -87,7 +89,8 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
         fill_page(readme, page_block(judged, attempts_of(claim, rows)))
         yield readme
     table = claims[0].folder.parent / "README.md"
-    if len(claims) == len(list(table.parent.glob("*/claim.yaml"))):
+    are_all = len(claims) == len(list(table.parent.glob("*/claim.yaml")))
+    if are_all:
         fill_page(table, all_claims(published))
         yield table
 
@@ -107,17 +110,22 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
         f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(judged)}",
         f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(judged)}",
-        f"<details><summary>Every seed</summary>\n\n{seed_tables(judged)}\n\n</details>",
-        f"<details><summary>Settings of all arms</summary>\n\n{settings_of(claim)}\n\n</details>",
+        attempts_in_words(judged, attempts),
+        folded("Every seed", seed_tables(judged)),
+        folded("Settings of all arms", settings_table(claim)),
     ]
-    paragraphs.insert(-2, attempts_in_words(judged, attempts))
     return "\n\n".join(filter(None, paragraphs))
+
+
+def folded(summary: str, text: str) -> str:
+    """A part of the page that is shown after a click."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def came_out(judged: JudgedClaim) -> str:
     """The verdict, and where the sentence is true, false and undecided, in the author's words."""
     where: dict[str, list[str]] = {"True": [], "False": [], "Undecided": []}
-    for prediction, verdict in judged.predictions():
+    for prediction, verdict in judged.judged_predictions():
         says = prediction.says.rstrip(".")
         if prediction.role == "control" and verdict != "confirmed":
             where["Undecided"].append(f"nothing follows: {says}: {verdict}")
@@ -148,10 +156,12 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
         return ""
     true: list[Finding] = []
     false: list[Finding] = []
+    verdicts = judged.verdict_by_prediction()
     for finding in judged.findings:
-        prediction = finding.prediction
-        if prediction.role in ("for", "against") and finding.verdict != "open":
-            (true if supports(prediction.role, finding.verdict) else false).append(finding)
+        role = finding.prediction.role
+        verdict = verdicts[finding.of]
+        if role in ("for", "against") and verdict != "open":
+            (true if supports(role, verdict) else false).append(finding)
     experiments = judged.claim.folder.parent
     pairs = [(settings_apart(a, b, experiments), a, b) for a, b in product(true, false)]
     apart, a, b = min(pairs, key=lambda pair: len(pair[0]))
@@ -168,8 +178,8 @@ def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
         mine = arm_settings(one.overrides, experiments)
         others = arm_settings(other.overrides, experiments)
         apart |= {key for key in mine | others if mine.get(key) != others.get(key)}
-    if apart & STEPS:
-        apart = apart - STEPS | {"steps"}
+    if apart & STEP_SETTINGS:
+        apart = apart - STEP_SETTINGS | {"steps"}
     if any(key.startswith("attn.") for key in apart):
         apart = {key for key in apart if not key.startswith("attn.")} | {"attn"}
     if (a.prediction.metric, a.prediction.read) != (b.prediction.metric, b.prediction.read):
@@ -206,8 +216,8 @@ def instruction_sets(findings: Iterable[Finding]) -> str:
     """The instruction sets of the rows of findings, or the machine where a row names none."""
     names = set()
     for _, row in rows_of_findings(findings):
-        model = row.get("machine", "an unknown machine").partition(", torch")[0]
-        names.add(row.get("instruction_set") or f"{model} (instruction set not recorded)")
+        processor = processor_of(row) or "an unknown machine"
+        names.add(row.get("instruction_set") or f"{processor} (instruction set not recorded)")
     return " and ".join(sorted(names)) or "no processor"
 
 
@@ -342,7 +352,7 @@ def seed_tables(judged: JudgedClaim) -> str:
     return "\n\n".join(blocks)
 
 
-def settings_of(claim: Claim) -> str:
+def settings_table(claim: Claim) -> str:
     """The settings that all arms share, as today's conf resolves them."""
     config, _ = composed(claim.base, claim.folder.parent)
     lines = []

@@ -23,6 +23,7 @@ def answer_of(value: float, low: float, high: float, always: bool = False) -> An
     bounds belong to the range, one miss refutes, and ten seeds without a miss confirm.
     """
     if math.isnan(value):
+        # It misses. With `always` any answer but "yes" refutes; otherwise it is on neither side.
         return "above" if always else "neither"
     if value < low:
         return "below"

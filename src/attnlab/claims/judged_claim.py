@@ -8,26 +8,25 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, undeclared
 from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
-from attnlab.claims.rows import Rows, open_rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
 from attnlab.claims.trials import (
     Arm,
     Row,
     Run,
+    is_pilot,
     metric_of,
     read_test,
     rows_with,
+    with_tests,
     without_rate,
 )
 from attnlab.claims.work import Work
 
-COMMITTED = "rows.jsonl"
-COMMITTED_AGAIN = "rows-again.jsonl"  # of another instruction set
 DECIDE = ("for", "against", "control")  # the sentence is judged by these predictions
 
 
@@ -74,19 +73,23 @@ class JudgedClaim:
     @property
     def verdict(self) -> str:
         """The verdict on the sentence."""
-        return verdict_on_sentence([(p.role, verdict) for p, verdict in self.predictions()])
+        return verdict_on_sentence([(p.role, said) for p, said in self.judged_predictions()])
 
-    def predictions(self) -> list[tuple[Prediction, str]]:
-        """Each prediction with its verdict: open if its lengths, or its two instruction sets, do
-        not all say the same."""
-        found = []
-        for _, group in groupby(self.findings, lambda finding: finding.of):
-            of_lengths = list(group)
-            verdicts = {finding.verdict for finding in of_lengths}
-            verdicts |= {self.again[x.name].verdict for x in of_lengths if x.name in self.again}
-            verdict = verdicts.pop() if len(verdicts) == 1 else "open"
-            found.append((of_lengths[0].prediction, verdict))
-        return found
+    def verdict_by_prediction(self) -> dict[str, str]:
+        """The verdict on each prediction by its key: open if its lengths, or its two instruction
+        sets, do not all say the same."""
+        of_key: dict[str, set[str]] = {}
+        for finding in self.findings:
+            said = of_key.setdefault(finding.of, set())
+            said.add(finding.verdict)
+            if finding.name in self.again:
+                said.add(self.again[finding.name].verdict)
+        return {key: said.pop() if len(said) == 1 else "open" for key, said in of_key.items()}
+
+    def judged_predictions(self) -> list[tuple[Prediction, str]]:
+        """Each prediction with its verdict."""
+        verdicts = self.verdict_by_prediction()
+        return [(self.claim.predictions[key], verdict) for key, verdict in verdicts.items()]
 
     def deciding(self) -> list[Finding]:
         """The findings by which the sentence is judged."""
@@ -162,8 +165,7 @@ def findings_again(
     claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]
 ) -> list[Finding]:
     """What decides, by rows of another instruction set, at the rates that `rows` choose."""
-    pilots = {run: row for run, row in rows.items() if run.seed >= PILOTS[0]}
-    together = pilots | dict(again)
+    together = with_tests(rows, again)
     found = []
     for name, prediction in claim.predictions.items():
         if prediction.role in DECIDE:
@@ -188,7 +190,9 @@ def judge_prediction(
         arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
     }
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    outcome = judge(values, prediction.above, prediction.below, prediction.always, len(seeds))
+    low = prediction.above  # it agrees if its value is above this
+    high = prediction.below
+    outcome = judge(values, low, high, prediction.always, len(seeds))
     pilots = [pilots_of(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
     return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, pilots)
 
@@ -198,7 +202,7 @@ def pilots_of(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
     words = without_rate(arm.overrides)
     found = []
     for run, row in rows.items():
-        if run.seed >= PILOTS[0] and without_rate(run.overrides) == words:
+        if is_pilot(run) and without_rate(run.overrides) == words:
             found.append(row)
     return found
 
@@ -224,12 +228,12 @@ def missing_runs(
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The runs of what decides that were not repeated with another instruction set."""
-    pilots = {run: row for run, row in rows.items() if run.seed >= PILOTS[0]}
+    together = with_tests(rows, again)
     missing: dict[Run, None] = {}
     for finding in findings_again(claim, rows, again):
         for arm in finding.arms.values():
-            missing |= dict.fromkeys(read_test(arm, pilots | dict(again), next_seeds(finding))[1])
-    return [run for run in missing if run.seed < PILOTS[0]]  # a lost pilot is not repeated
+            missing |= dict.fromkeys(read_test(arm, together, next_seeds(finding))[1])
+    return [run for run in missing if not is_pilot(run)]  # a lost pilot is not repeated
 
 
 def pilot_seeds(prediction: Prediction) -> Sequence[int]:
@@ -255,7 +259,7 @@ def open_claim(
     rows, commit = open_rows(committed, outputs / "rows.jsonl")
     if fresh:
         rows = Rows(outputs / "fresh.jsonl")
-        rows |= {run: row for run, row in Rows(committed).items() if run.seed >= PILOTS[0]}
+        rows |= with_tests(Rows(committed), {})
     return Work(
         folder=claim.folder,
         outputs=outputs,
@@ -271,7 +275,7 @@ def seeds_seen(claim: Claim, outputs: Path) -> str:
     them is not tested by the same seeds."""
     own = Rows(outputs.resolve() / claim.folder.name / "rows.jsonl")
     committed = Rows(claim.folder / COMMITTED)
-    seen = {run.seed for run in own.keys() - committed.keys() if run.seed < PILOTS[0]}
+    seen = {run.seed for run in own.keys() - committed.keys() if not is_pilot(run)}
     tested: set[int] = set()
     for prediction in claim.predictions.values():
         tested |= set(claim.seeds_of(prediction))
@@ -303,11 +307,6 @@ def open_claim_again(claim: Claim, outputs: Path) -> tuple[Work, Rows]:
 
 
 def set_to_repeat(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> str:
-    """The instruction set of `--again`: that of rows which were repeated already, or else one that
-    no row which decides has. Rows that do not name theirs may have any but SSE4.2."""
-    begun = {row["instruction_set"] for row in again.values()}
-    if begun:
-        return min(begun)
+    """The instruction set of `--again` for a claim."""
     deciding = rows_of_findings(judge_claim(claim, rows).deciding())
-    used = {row.get("instruction_set") for _, row in deciding}
-    return "AVX2" if used == {"AVX512"} else "SSE4.2"
+    return another_set([row for _, row in deciding], again)

@@ -18,15 +18,16 @@ from pydantic import BaseModel
 
 from attnlab.claims.declared import Declared, undeclared
 from attnlab.claims.judge import judge, median_interval
-from attnlab.claims.rows import open_rows
-from attnlab.claims.trials import Arm, Choice, Row, Run, read_test
+from attnlab.claims.rows import COMMITTED, open_rows
+from attnlab.claims.trials import Arm, Choice, Row, Run, processor_of, read_test, with_tests
 from attnlab.claims.work import Work, composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 from attnlab.runs.settings import last_of
 
 LONG = 4
-REACHED, SOLVED = 0.9, 0.995  # accuracies: whose steps are compared; twice in a row ends a run
+REACHED = 0.9  # the accuracy to which steps are counted
+SOLVED = 0.995  # the accuracy that ends a run, if it is there twice in a row
 VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}  # if scores are higher
 DECLARED_OF_CELL = ("steps", "rates", "floor", "length", "seeds_from", "rate_of_sdpa")
 
@@ -40,7 +41,7 @@ class Task(BaseModel, extra="forbid", frozen=True):
     rates: tuple[float, ...]
     selection_seeds: tuple[int, ...] = (1000, 1001)
     floor: float | None = None  # the accuracy without attention; None for a text
-    length: int | None = None  # at which the accuracy after 4 n steps is measured, if not T
+    length: int | None = None  # of sequences, for the accuracy after 4 n steps, if not T
     quick: bool = False
 
 
@@ -76,7 +77,7 @@ class Protocol(Declared, frozen=True):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a run says at one length; the default is that of a run that diverged."""
+    """What a run says after n or after 4 n steps; the default is that of a run that diverged."""
 
     score: float = math.inf  # which run is better, and which rate: smaller is better
     nats: float = math.inf
@@ -140,11 +141,11 @@ class Trial(Arm):
         solved = min(curve[-2:]) >= SOLVED
         accuracy = curve[-1]
         if self.steps > self.task.steps:
-            elsewhere = self.task.length is not None
-            accuracy = values["accuracy_at_length" if elsewhere else "val_accuracy"]
-            if accuracy is None:  # NaN: the model overflows at this length
+            at_other_length = self.task.length is not None
+            accuracy = values["accuracy_at_length" if at_other_length else "val_accuracy"]
+            if accuracy is None:  # NaN: the model overflows on sequences of this length
                 return Reading()
-            if elsewhere or not solved:
+            if at_other_length or not solved:
                 reached = math.inf
         points = 100 * (accuracy - floor)
         # From -1 to 0 for runs that got there, so that they are before all others.
@@ -179,17 +180,22 @@ def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     )
 
 
-def at_both_lengths(rows: Mapping[Run, Row]) -> dict[Run, Row]:
-    """Rows by runs of n and of 4 n steps: a long run also says what the short one would, and a
-    short run that ended early what the long one would."""
+def at_n_and_4n(rows: Mapping[Run, Row]) -> dict[Run, Row]:
+    """Rows by runs of n and of 4 n steps: a run of 4 n also says what one of n would, and a run of
+    n that ended early what one of 4 n would."""
     found = dict(rows)
     for run, row in rows.items():
-        n = int(last_of(run.overrides)["trainer.val_check_interval"].partition("=")[2])
+        n = task_steps(run)
         if run == with_steps(run, LONG * n):
             found[with_steps(run, n)] = row
         elif row["status"] != "finished":
             found.setdefault(with_steps(run, LONG * n), row)
     return found
+
+
+def task_steps(run: Run) -> int:
+    """The steps n of the task of a run, also if the run has 4 n."""
+    return int(last_of(run.overrides)["trainer.val_check_interval"].partition("=")[2])
 
 
 def with_steps(run: Run, steps: int) -> Run:
@@ -203,7 +209,7 @@ def with_steps(run: Run, steps: int) -> Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant on a task at a length, against its baseline, by ten seeds.
+    """A variant on a task after n or 4 n steps, against its baseline, by ten seeds.
 
     The unit is that of what the verdict counts in most runs of both: nats, steps to 90 %, or
     points of accuracy above that without attention.
@@ -220,16 +226,36 @@ class Cell:
     rate: float = math.nan  # the learning rate, and that of the partner
     partner_rate: float = math.nan
     pilots: int = 0  # runs by which each rate was chosen
+    agree: int = 0  # seeds on the side of most, better or worse
+    other_processor: int = 0  # seeds whose partner ran on another processor
+    first: str = ""  # the verdict before the runs were repeated; `verdict`: if both agree
+    again: "Cell | None" = None  # the same runs with another instruction set
 
 
-Table = dict[tuple[str, str, int], Cell]  # by variant, task, and 1 or 4
+Key = tuple[str, str, int]  # of a cell: variant, task, and 1 or 4
+Table = dict[Key, Cell]
 
 
-def ranking_table(protocol: Protocol, rows: Mapping[Run, Row], names: Iterable[str]) -> Table:
-    """Every cell of some variants."""
-    both = at_both_lengths(rows)
-    keys = product(names, protocol.tasks, (1, LONG))
-    return {key: judge_cell(protocol, both, *key) for key in keys}
+def ranking_table(
+    protocol: Protocol,
+    rows: Mapping[Run, Row],
+    names: Iterable[str],
+    again: Mapping[Run, Row] | None = None,
+) -> Table:
+    """Every cell of some variants. `again`: rows of another instruction set; a verdict that
+    changes with it is open."""
+    both = at_n_and_4n(rows)
+    repeated = at_n_and_4n(with_tests(rows, again)) if again else {}
+    table = {}
+    for key in product(names, protocol.tasks, (1, LONG)):
+        cell = judge_cell(protocol, both, *key)
+        if repeated and cell.verdict in VERDICTS.values():
+            then = judge_cell(protocol, repeated, *key)
+            if then.verdict in VERDICTS.values():
+                verdict = cell.verdict if then.verdict == cell.verdict else "open"
+                cell = replace(cell, verdict=verdict, first=cell.verdict, again=then)
+        table[key] = cell
+    return table
 
 
 def judge_cell(
@@ -242,7 +268,8 @@ def judge_cell(
     other = trial(protocol, partner, task, times)
     my_rows, _ = read_test(mine, rows, mine.seeds)
     my_readings = [mine.read(row) for row in my_rows]
-    other_readings = [other.read(row) for row in read_test(other, rows, other.seeds)[0]]
+    other_rows, _ = read_test(other, rows, other.seeds)
+    other_readings = [other.read(row) for row in other_rows]
     if min(len(my_readings), len(other_readings)) < len(protocol.test_seeds):
         return Cell(my_rows)
     if most_reached(my_readings) and most_reached(other_readings):
@@ -267,9 +294,17 @@ def judge_cell(
     if name == partner:
         return cell
     pairs = list(zip(my_readings, other_readings, strict=True))
-    outcome = judge([mine.score - other.score for mine, other in pairs], 0.0, math.inf)
+    scores = [mine.score - other.score for mine, other in pairs]
+    both_rows = zip(my_rows, other_rows, strict=True)
+    outcome = judge(scores, 0.0, math.inf)
     apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
-    return replace(cell, verdict=VERDICTS[outcome.verdict], difference=bounded_interval(apart))
+    return replace(
+        cell,
+        verdict=VERDICTS[outcome.verdict],
+        difference=bounded_interval(apart),
+        agree=max(sum(score > 0 for score in scores), sum(score < 0 for score in scores)),
+        other_processor=sum(processor_of(x) != processor_of(y) for x, y in both_rows),
+    )
 
 
 def most_reached(readings: Sequence[Reading]) -> bool:
@@ -279,9 +314,10 @@ def most_reached(readings: Sequence[Reading]) -> bool:
 
 def bounded_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median with its interval; a NaN may be any number."""
-    least, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
-    most, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
-    return (least if least == most else math.nan), low, high
+    lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
+    highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
+    median = lowest_median if lowest_median == highest_median else math.nan
+    return median, low, high
 
 
 def missing_of_ranking(
@@ -289,7 +325,7 @@ def missing_of_ranking(
 ) -> list[Run]:
     """The runs of some variants, and of what they are compared with, that can be made now;
     `quick`: of some tasks, n steps alone."""
-    both = at_both_lengths(rows)
+    both = at_n_and_4n(rows)
     variants = dict.fromkeys([*names, *map(protocol.partner, names)])
     tasks = [task for task in protocol.tasks.values() if task.quick or not quick]
     missing: dict[Run, None] = {}  # in order, each once
@@ -339,7 +375,8 @@ def exploratory_cells(protocol: Protocol, table: Table) -> str:
     """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
     made = set()
     for (name, task, _), cell in table.items():
-        made |= {(row["commit"], (name, task)) for row in cell.rows}
+        rows = cell.rows + (cell.again.rows if cell.again else [])
+        made |= {(row["commit"], (name, task)) for row in rows}
     return undeclared(protocol.file, made, declaration_of_cell)
 
 
@@ -352,24 +389,45 @@ def find_ranking() -> Protocol:
 def open_ranking(
     protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool, quick: bool
 ) -> Work:
-    """What `attnlab rank` does for some variants. Rows of the user's own variant are kept in
-    `outputs`, in a directory for its settings and code."""
-    outputs = outputs.resolve()
-    if own:
-        short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
-        outputs /= f"{short}~{digest_of_healthy(protocol, names[0])}"
-    rows, commit = open_rows(protocol.folder / "rows.jsonl", outputs / "rows.jsonl", apart=own)
+    """What `attnlab rank` does for some variants."""
+    outputs = own_directory(protocol, names, outputs, own=own)
+    rows, commit = open_rows(protocol.folder / COMMITTED, outputs / COMMITTED, apart=own)
     missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)
     return Work(protocol.folder, outputs, rows, commit, missing)
+
+
+def own_directory(protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool) -> Path:
+    """Where rows that are not committed are kept; for the user's own variant, a directory for its
+    settings and code."""
+    outputs = outputs.resolve()
+    if not own:
+        return outputs
+    short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
+    return outputs / f"{short}~{digest_of_healthy(protocol, names[0])}"
 
 
 def digest_of_healthy(protocol: Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
     from attnlab.checkup import checkup
 
-    task = next(iter(protocol.tasks.values()))
-    config, _ = composed((*task.overrides, *protocol.overrides(name)), lab_path("experiments"))
+    config = config_of(protocol, name)
     result = checkup(config.model(len(config.data().alphabet)), name=name)
     if not result.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
     return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]
+
+
+def is_without_pattern(protocol: Protocol, name: str) -> bool:
+    """Whether a layer of a variant has no pattern, so that what it reads is not measured."""
+    from attnlab.attention.layer import HasPattern
+
+    config = config_of(protocol, name)
+    blocks = config.model(len(config.data().alphabet)).blocks
+    return not all(isinstance(block.attn, HasPattern) for block in blocks)
+
+
+def config_of(protocol: Protocol, name: str) -> Any:
+    """The composed settings of a variant on the first task."""
+    task = next(iter(protocol.tasks.values()))
+    words = (*task.overrides, *protocol.overrides(name))
+    return composed(words, lab_path("experiments"))[0]

@@ -17,26 +17,47 @@ from attnlab.claims.ranking import (
     exploratory_cells,
     ranking_table,
 )
-from attnlab.claims.rows import Rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 
-COSTS = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
+COST_NAMES = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
 
 
 def ranking_report(
-    protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
+    protocol: Protocol,
+    rows: Mapping[Run, Row],
+    names: Sequence[str],
+    again: Mapping[Run, Row] | None = None,
+    *,
+    quick: bool,
+    patternless: Sequence[str] = (),
 ) -> str:
-    """The cells of some variants, for the terminal."""
-    table = ranking_table(protocol, rows, names)
+    """The cells of some variants, for the terminal; which of them were repeated, and which have no
+    pattern."""
+    table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
-    return "\n\n".join(cell_table(protocol, table, names, times) for times in lengths)
+    paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
+    judged = judged_of(table)
+    if judged:
+        paragraphs.append(f"{repeated_in_words(judged)}.")
+    for name in patternless:
+        paragraphs.append(f"{name} has no pattern, so what it reads was not measured.")
+    if any(cell.other_processor for cell in judged.values()):
+        paragraphs.append(
+            "Some runs of the baseline are from another model of processor, whose rounding may "
+            "differ; --again trains both sides on this one."
+        )
+    return "\n\n".join(paragraphs)
 
 
 def publish_ranking(protocol: Protocol) -> Path:
     """Write the page; BadInput if rows are not those that were declared."""
-    refuse_lost_rows(protocol.folder / "rows.jsonl")
-    table = ranking_table(protocol, Rows(protocol.folder / "rows.jsonl"), protocol.arms)
+    for name in (COMMITTED, COMMITTED_AGAIN):
+        refuse_lost_rows(protocol.folder / name)
+    rows = Rows(protocol.folder / COMMITTED)
+    again = Rows(protocol.folder / COMMITTED_AGAIN)
+    table = ranking_table(protocol, rows, protocol.arms, again)
     if why := exploratory_cells(protocol, table):
         raise BadInput(f"the ranking cannot be published. {why}")
     page = protocol.folder / "README.md"
@@ -61,7 +82,7 @@ def ranking_block(protocol: Protocol, table: Table) -> str:
         f"## After n steps\n\n{cell_table(protocol, table, ranked, 1)}",
         f"## After {LONG} n steps\n\n{cell_table(protocol, table, ranked, LONG)}",
         "\n".join(f"- {note}" for note in notes_on(protocol, table, ranked)),
-        f"## Costs\n\n{markdown_table(['variant', *COSTS.values(), 'CPU ms a step'], costs)}",
+        f"## Costs\n\n{markdown_table(['variant', *COST_NAMES.values(), 'CPU ms a step'], costs)}",
         "\n".join(["## Variants\n", *variants]),
         "\n".join(["## Tasks\n", *tasks]),
     ])  # fmt: skip
@@ -74,6 +95,23 @@ def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: in
     for name in names:
         lines.append([name, *(cell_in_words(table[name, task, times]) for task in protocol.tasks)])
     return markdown_table(["variant", *heads], lines)
+
+
+def judged_variant(folder: Path, name: str) -> tuple[Protocol, Table]:
+    """The protocol of a ranking, and the cells of one of its variants by the committed rows."""
+    protocol = Protocol.read(folder / "ranking.yaml")
+    again = Rows(folder / COMMITTED_AGAIN)
+    return protocol, ranking_table(protocol, Rows(folder / COMMITTED), [name], again)
+
+
+def variant_table(protocol: Protocol, table: Table, name: str) -> str:
+    """The cells of one variant, a line for each task."""
+    lines = []
+    for task in protocol.tasks:
+        steps = protocol.tasks[task].steps
+        cells = [cell_in_words(table[name, task, times]) for times in (1, LONG)]
+        lines.append([f"{task}, {steps:,} and {LONG * steps:,} steps", *cells])
+    return markdown_table(["task", "after n steps", f"after {LONG} n steps"], lines)
 
 
 def cell_in_words(cell: Cell) -> str:
@@ -96,14 +134,45 @@ def cell_in_words(cell: Cell) -> str:
         return median_and_unit
     middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
     difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
+    if cell.again and cell.again.verdict != cell.first:
+        both = f"{cell.first}, {cell.again.verdict}"
+        difference += f"<br>not the same on two processors: {both}"
     if cell.rate != cell.partner_rate:
         difference += f"<br>rates {cell.rate:g}, {cell.partner_rate:g}"
     return f"**{cell.verdict}**: {median_and_unit}<br>{difference}"
 
 
+def judged_of(table: Table) -> Table:
+    """The cells with a verdict."""
+    return {key: cell for key, cell in table.items() if cell.verdict in VERDICTS.values()}
+
+
+def repeated_in_words(judged: Table) -> str:
+    """How many verdicts were repeated with another instruction set, and which of them changed."""
+    used = set()
+    changed = []
+    repeated = 0
+    for (name, task, times), cell in judged.items():
+        if cell.again is None:
+            continue
+        repeated += 1
+        used |= {row["instruction_set"] for row in cell.again.rows}
+        if cell.again.verdict != cell.first:
+            then = cell.again.verdict
+            changed.append(f"{name} on {task} at {times} n was {cell.first}, then {then}")
+    if not repeated:
+        return (
+            "no verdict was repeated with another instruction set, so rounding may decide one at "
+            "9 or 10 of 10 seeds"
+        )
+    names = " and ".join(sorted(used))
+    result = f"open, as they changed: {'; '.join(changed)}" if changed else "all are the same"
+    return f"{repeated} of {len(judged)} verdicts were repeated on {names}: {result}"
+
+
 def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[str]:
     """What may be wrong with the table."""
-    judged = {key: cell for key, cell in table.items() if cell.verdict in VERDICTS.values()}
+    judged = judged_of(table)
     chance = len(judged) * 2 * 0.5**FEWEST_JUDGED
     notes = [
         f"{len(judged)} verdicts; by chance alone, about {chance:.1f} would be better or worse"
@@ -115,6 +184,12 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
         f"{apart} of them compare different learning rates, which the cell states, that of the "
         f"partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
     )
+    notes.append(repeated_in_words(judged))
+    if mixed := sum(cell.other_processor > 0 for cell in judged.values()):
+        notes.append(
+            f"{mixed} of them compare runs of two models of processors, whose rounding may "
+            "differ, in at least one seed"
+        )
     for name in ranked:
         must = protocol.arms[name].control
         if not must:
@@ -132,8 +207,10 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
 def costs_of(rows: Sequence[Row]) -> list[str]:
     """Sizes of a variant's model, and its CPU time."""
     if not rows:
-        return [""] * (len(COSTS) + 1)
+        return [""] * (len(COST_NAMES) + 1)
     values = rows[0]["values"]
     sizes = values["costs"] | {"parameters": values["parameters"]}
-    milliseconds = median(1000 * row["cpu_seconds"] / row["values"]["steps"] for row in rows)
-    return [*(f"{sizes[key]:,.0f}" for key in COSTS), f"{milliseconds:.0f}"]
+    milliseconds = median(
+        1000 * (row["cpu_seconds"] or 0) / row["values"]["steps"] for row in rows
+    )
+    return [*(f"{sizes[key]:,.0f}" for key in COST_NAMES), f"{milliseconds:.0f}"]

@@ -1,6 +1,7 @@
 """Rows: one JSON object a line for each run, appended as runs end, and committed to git."""
 
 import json
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from attnlab.errors import BadInput
 from attnlab.installation import is_installed
 from attnlab.processor import processor_model
 
+COMMITTED = "rows.jsonl"
+COMMITTED_AGAIN = "rows-again.jsonl"  # of another instruction set
 decode = json.JSONDecoder(parse_constant=lambda _: None).decode  # NaN and infinity become null
 
 
@@ -66,6 +69,16 @@ def open_rows(committed: Path, own: Path, *, apart: bool = False) -> tuple[Rows,
     if apart or not commit or commit.endswith("+") or is_installed():
         return Rows(committed, own), commit
     return Rows(committed), commit
+
+
+def another_set(rows: Iterable[Row], again: Mapping[Run, Row]) -> str:
+    """The instruction set with which rows are repeated: that of rows which were repeated already,
+    or else one that no row has. Rows that do not name theirs may have any but SSE4.2."""
+    begun = {row["instruction_set"] for row in again.values()}
+    if begun:
+        return min(begun)
+    used = {row.get("instruction_set") for row in rows}
+    return "AVX2" if used == {"AVX512"} else "SSE4.2"
 
 
 def machine() -> str:

@@ -9,10 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product, takewhile
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-Row = dict[str, Any]  # overrides, seed, status, values, and where it was made
+FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
 EXTENSIONS = 2  # how often the rates are extended while the best one is the first or the last
+
+
+class RunResult(TypedDict):
+    """What one run gave."""
+
+    overrides: list[str]
+    seed: int
+    status: str  # finished, stopped or diverged
+    values: dict[str, Any]  # numbers of metrics.json; of the ranking also the curve and the costs
+    cpu_seconds: float | None  # null where it was not measured
+
+
+class Row(RunResult, total=False):
+    """A line of rows.jsonl: what a run gave, and where it was made."""
+
+    commit: str
+    machine: str  # model of the processor, and version of torch
+    instruction_set: str  # rows that are older than --again have none
 
 
 class Run(NamedTuple):
@@ -40,7 +58,7 @@ class Arm:
 
     overrides: tuple[str, ...]
     rates: tuple[float, ...] = ()
-    selection: Sequence[int] = range(1000, 1003)  # seeds that choose the rate
+    selection: Sequence[int] = range(FIRST_PILOT, FIRST_PILOT + 3)  # seeds that choose the rate
     floor: float = 0.1  # the rate decays to this share of itself; 1: it is constant
     last: tuple[str, ...] = ()  # overrides that are written after the rate
 
@@ -105,9 +123,26 @@ def metric_of(row: Row, key: str, worst: float = math.nan) -> float:
     return value
 
 
+def processor_of(row: Row) -> str:
+    """The model of the processor of a row, without the version of torch."""
+    return row.get("machine", "").partition(", torch")[0]
+
+
 def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
     """The rows up to the first in which a metric is missing; a run that diverged has none."""
     return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
+
+
+def is_pilot(run: Run) -> bool:
+    """Whether a run has a seed of pilots."""
+    return run.seed >= FIRST_PILOT
+
+
+def with_tests(rows: Mapping[Run, Row], tests: Mapping[Run, Row]) -> dict[Run, Row]:
+    """The pilots of some rows, which choose the rates, with the tests of others."""
+    together = {run: row for run, row in rows.items() if is_pilot(run)}
+    together |= {run: row for run, row in tests.items() if not is_pilot(run)}
+    return together
 
 
 def is_measurement(overrides: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnlab.claims.rows import Rows, machine
 from attnlab.claims.trials import Row, Run, is_measurement, without_rate
@@ -24,8 +24,19 @@ from attnlab.files import write_json
 from attnlab.installation import lab_path
 from attnlab.processor import SMALLER_SETS, instruction_set
 
+if TYPE_CHECKING:
+    from attnlab.training.config import RunConfig
+
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
+
+
+@dataclass(frozen=True)
+class RunsAhead:
+    """About how many runs are still to come in all, and their CPU minutes."""
+
+    runs: int
+    minutes: float
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,30 @@ class Work:
     # Functions that read a finished run, by its overrides without the learning rate.
     reads: Mapping[tuple[str, ...], Sequence[str]] = field(default_factory=dict)
     smaller_set: str = ""  # the instruction set of `--again`; by default, the processor's own
+    ahead: Callable[[], RunsAhead | None] | None = None  # an estimate, where there is one
+
+
+@dataclass
+class Progress:
+    """How many runs ended, of how many, as far as is known."""
+
+    ended: int = 0
+    of: str = ""
+
+    def begin_round(self, work: Work, runs: int) -> None:
+        """Say what comes next; where rounds follow that depend on it, of about how many in all."""
+        ahead = work.ahead() if work.ahead else None
+        if ahead:
+            self.of = f"about {self.ended + ahead.runs}"
+            print(f"{runs} runs come next, of about {ahead.runs}", flush=True)
+        else:
+            self.of = str(self.ended + runs)
+            print(f"{runs} runs come next", flush=True)
+
+    def end_run(self, run: Run) -> None:
+        """Say that a run ended."""
+        self.ended += 1
+        print(f"{self.ended} of {self.of}: {run}", flush=True)
 
 
 def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float | None) -> bool:
@@ -61,9 +96,10 @@ def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float
     pool = ProcessPoolExecutor(jobs, context, start_worker, (sys.path,))
     with environment(SMALLER_SETS.get(work.smaller_set, {})), pool:
         try:
+            progress = Progress()
             while runs := list(work.missing()):
-                print(f"{len(runs)} runs come next", flush=True)
-                if not run_round(work, train, runs, pool, jobs, until):
+                progress.begin_round(work, len(runs))
+                if not run_round(work, train, runs, pool, jobs, until, progress):
                     return False
         except KeyboardInterrupt:
             for worker in multiprocessing.active_children():
@@ -79,11 +115,11 @@ def run_round(
     pool: ProcessPoolExecutor,
     jobs: int,
     until: float,
+    progress: Progress,
 ) -> bool:
     """Run some runs and keep their rows; False if the time was over before all had begun. At most
     `jobs` are handed out at once, so that none waits in the pool when the time is over."""
     waiting = list(runs)[::-1]
-    ended = 0
     running: set[Future[Row]] = set()
     error: BaseException | None = None
     while True:
@@ -96,15 +132,16 @@ def run_round(
             if future.exception():
                 error = error or future.exception()
                 continue
-            row = future.result() | {"commit": work.commit, "machine": machine()}
+            row = future.result()
+            row["commit"] = work.commit
+            row["machine"] = machine()
             if work.smaller_set and row["instruction_set"] != work.smaller_set:
                 error = error or BadInput(
                     f"torch used {row['instruction_set']} instead of {work.smaller_set}; --again "
                     "needs an x86 processor, and CUDA_VISIBLE_DEVICES= where there is a GPU"
                 )
                 continue
-            ended += 1
-            print(f"{ended} of {len(runs)}: {work.rows.add(row)}", flush=True)
+            progress.end_run(work.rows.add(row))
     if error:
         raise error
     return not waiting
@@ -137,7 +174,8 @@ def submit(
 def start_worker(path: list[str]) -> None:
     """Prepare a worker: imports as its parent, one thread, so that rounding has one order; it ends
     with its parent, and not by Ctrl-C."""
-    parent: Any = multiprocessing.parent_process()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a child
 
     def watch() -> None:
         parent.join()  # returns when the parent is gone, even by SIGKILL
@@ -232,7 +270,7 @@ def import_beside(folder: Path, name: str) -> Callable[..., Any]:
         raise BadInput(f"{name} of {folder} cannot be imported: {error}") from error
 
 
-def composed(overrides: Sequence[str], experiments: Path) -> tuple[Any, str]:
+def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", str]:
     """The configuration that `train.py` would compose from overrides, and the name of its variant;
     `conf` in the directory of the claims holds what only claims use. BadInput with Hydra's message
     if it cannot."""

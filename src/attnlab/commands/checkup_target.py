@@ -4,13 +4,15 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
+from attnlab.commands.options import Json
 from attnlab.errors import BadInput, first_line
 
 
@@ -20,7 +22,7 @@ def checkup(
     block_size: Annotated[int | None, Option(help="The longest text; else the model's.")] = None,
     rows: Annotated[int | None, Option(help="Most texts in one call; else up to 32.")] = None,
     trust: Annotated[bool, Option(help="Allow a run to name code outside of attnlab.")] = False,
-    json: Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")] = False,
+    json: Json = False,
 ) -> None:
     """Check a model: does it read ahead, mix rows, or decode other outputs with its cache?
 
@@ -49,7 +51,7 @@ def checkup(
     raise typer.Exit(report.exit_code)
 
 
-def load_target(target: str, *, trust: bool = False) -> Any:
+def load_target(target: str, *, trust: bool = False) -> Callable[..., object]:
     """The model that a target of `attnlab checkup` names; BadInput if it does not exist.
     `trust` is as for `attnlab.building.checkpoints.load_model`."""
     place, _, name = target.rpartition(":")
@@ -76,7 +78,7 @@ def load_target(target: str, *, trust: bool = False) -> Any:
     return made
 
 
-def _needed(made: Any) -> list[str]:
+def _needed(made: object) -> list[str]:
     """The arguments that a function or class must be given."""
     if not (inspect.isclass(made) or inspect.isroutine(made)):
         return []

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from attnlab.commands.options import Json
 from attnlab.errors import BadInput, printable
 
 if TYPE_CHECKING:
@@ -22,8 +24,10 @@ Attention = Annotated[
 ]
 Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
 Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
-Plan = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
-Json = Annotated[bool, Option("--json", help="Print JSON instead, see docs/json.md.")]
+PlanOnly = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
+Again = Annotated[
+    bool, Option("--again", help="Repeat what decides with another instruction set.")
+]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
 
 
@@ -32,10 +36,8 @@ def reproduce(
     pilots: Annotated[bool, Option("--pilots", help="Run what chooses the rates.")] = False,
     long: Annotated[bool, Option("--long", help="Also run what is marked as long.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Train the test again and compare.")] = False,
-    again: Annotated[
-        bool, Option("--again", help="Repeat what decides with another instruction set.")
-    ] = False,
-    plan: Plan = False,
+    again: Again = False,
+    plan: PlanOnly = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
@@ -86,51 +88,78 @@ def reproduce(
             )
             carry_out(work, report, jobs, minutes)
     if json:
-        answer("reproduce", {"claims": answers}, complete)
+        print_answer("reproduce", {"claims": answers}, complete)
 
 
 def rank(
     attention: Attention = None,
     quick: Annotated[bool, Option("--quick", help="Three tasks, shorter length.")] = False,
-    plan: Plan = False,
+    again: Again = False,
+    plan: PlanOnly = False,
     publish: Publish = False,
     jobs: Jobs = None,
     minutes: Minutes = None,
     json: Json = False,
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
-    from attnlab.claims.ranking import LONG, find_ranking, open_ranking, with_own
+    from attnlab.claims.ranking import (
+        LONG,
+        find_ranking,
+        is_without_pattern,
+        open_ranking,
+        with_own,
+    )
+    from attnlab.claims.ranking_again import open_ranking_again
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
+    from attnlab.claims.ranking_plan import runs_ahead
+    from attnlab.claims.rows import COMMITTED_AGAIN, Rows
     from attnlab.commands.claims_json import ranking_content
 
     protocol = find_ranking()
-    if publish and (attention or quick):
+    if publish and (attention or quick or again):
         raise BadInput("--publish writes the page of all committed rows; remove the rest")
     if publish:
         print(printable(str(publish_ranking(protocol))))
         return
     names = list(protocol.arms)
+    own = bool(attention)
     if attention:
         protocol, name = with_own(protocol, attention)
         names = [name]
-    work = open_ranking(protocol, names, Path("outputs/rank"), own=bool(attention), quick=quick)
+    outputs = Path("outputs/rank")
+    if again:
+        work, rows = open_ranking_again(protocol, names, outputs, own=own, quick=quick)
+        repeated = work.rows
+    else:
+        work = open_ranking(protocol, names, outputs, own=own, quick=quick)
+        rows = work.rows
+        repeated = Rows(protocol.folder / COMMITTED_AGAIN, work.outputs / COMMITTED_AGAIN)
+        work = replace(work, ahead=partial(runs_ahead, protocol, rows, names, quick=quick))
     if json:
         complete = plan or train_missing(work, jobs, minutes, quiet=True)
         lengths = (1,) if quick else (1, LONG)
-        missing = len(work.missing())
-        content = ranking_content(protocol, work.rows, names, lengths, missing)
-        answer("rank", content, complete)
+        content = ranking_content(protocol, rows, names, lengths, work, repeated)
+        print_answer("rank", content, complete)
         return
     if plan:
         print_plan(work)
         return
-    report = partial(ranking_report, protocol, work.rows, names, quick=quick)
+    patternless = [name for name in names if attention and is_without_pattern(protocol, name)]
+    report = partial(
+        ranking_report, protocol, rows, names, repeated, quick=quick, patternless=patternless
+    )
     carry_out(work, report, jobs, minutes)
 
 
 def print_plan(work: "Work") -> None:
-    """Say how many runs are missing."""
+    """Say how many runs are missing; where it can be estimated, also how many follow."""
     print(f"{work.folder.name}: {len(work.missing())} runs come next")
+    ahead = work.ahead() if work.ahead else None
+    if ahead and ahead.runs:
+        print(
+            f"About {ahead.runs} runs are missing in all, {ahead.minutes:.0f} CPU minutes, if "
+            "they come out, and take as long, as those of softmax attention."
+        )
 
 
 def carry_out(
@@ -161,7 +190,7 @@ def train_missing(
         return run_missing(work, train_run, jobs or cpu_count(), minutes)
 
 
-def answer(command: str, content: Mapping[str, Any], complete: bool) -> None:
+def print_answer(command: str, content: Mapping[str, object], complete: bool) -> None:
     """Print the answer as JSON; exit code 1 if the time was up."""
     from attnlab.runs.document import document, json_text
 

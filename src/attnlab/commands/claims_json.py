@@ -4,15 +4,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
 from attnlab.claims.trials import Row, Run
+from attnlab.claims.work import Work
 
 
-def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
+def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
     """The verdict on a claim, and its predictions with their numbers."""
     return {
         "claim": judged.claim.folder.name,
@@ -26,7 +26,7 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, Any]:
     }
 
 
-def finding_content(finding: Finding) -> dict[str, Any]:
+def finding_content(finding: Finding) -> dict[str, object]:
     """A prediction at one length of training, with the numbers by which it is judged."""
     outcome = finding.outcome
     return {
@@ -52,10 +52,12 @@ def ranking_content(
     rows: Mapping[Run, Row],
     names: Sequence[str],
     lengths: Sequence[int],
-    missing: int,
-) -> dict[str, Any]:
+    work: Work,
+    again: Mapping[Run, Row],
+) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
-    table = ranking_table(protocol, rows, names)
+    table = ranking_table(protocol, rows, names, again)
+    ahead = work.ahead() if work.ahead else None
     cells = []
     for (name, task, times), cell in table.items():
         if times in lengths:
@@ -64,11 +66,12 @@ def ranking_content(
     return {
         "cells": cells,
         "exploratory": exploratory_cells(protocol, table),
-        "missing": missing,
+        "missing": len(work.missing()),
+        "ahead": {"runs": ahead.runs, "cpu_minutes": ahead.minutes} if ahead else None,
     }
 
 
-def cell_content(cell: Cell) -> dict[str, Any]:
+def cell_content(cell: Cell) -> dict[str, object]:
     """A cell of the ranking."""
     median, low, high = cell.difference
     return {
@@ -78,7 +81,10 @@ def cell_content(cell: Cell) -> dict[str, Any]:
         "difference": {"median": median, "low": low, "high": high},
         "at_edge": cell.at_edge,
         "diverged": cell.diverged,
+        "failed": cell.failed,
         "n": len(cell.rows),
+        "agree": cell.agree,
+        "again": cell.again.verdict if cell.again else None,
     }
 
 

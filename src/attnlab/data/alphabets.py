@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from attnlab.data.contract import Alphabet
 from attnlab.errors import BadInput, first_line
+
+MOST_CHARACTERS = 1000  # different ones; with more, bytes keep the embedding small
 
 
 class Characters(Sequence[str]):
@@ -20,7 +21,7 @@ class Characters(Sequence[str]):
     def __len__(self) -> int:
         return len(self.content)
 
-    def __getitem__(self, i: Any) -> str:
+    def __getitem__(self, i: int) -> str:  # type: ignore[override]  # no slices
         return self.content[i]
 
     def encode(self, text: str) -> list[int]:
@@ -47,7 +48,7 @@ class Bytes(Sequence[str]):
     def __len__(self) -> int:
         return 256
 
-    def __getitem__(self, i: Any) -> str:
+    def __getitem__(self, i: int) -> str:  # type: ignore[override]  # no slices
         if not 0 <= i < 256:
             raise IndexError(i)
         return chr(i) if i < 128 else f"\\x{i:02x}"
@@ -79,7 +80,7 @@ class Subwords(Sequence[str]):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, i: Any) -> str:
+    def __getitem__(self, i: int) -> str:  # type: ignore[override]  # no slices
         if not 0 <= i < self.size:
             raise IndexError(i)
         return self.decode([i])
@@ -114,7 +115,7 @@ def alphabet_of(text: str, tokenizer: str) -> Alphabet:
             known = f"characters, bytes, or the path of a tokenizer.json: {first_line(error)}"
             raise BadInput(f"data.tokenizer = {tokenizer} must be {known}") from error
     letters = "".join(sorted(set(text)))
-    if len(letters) > 1000:
+    if len(letters) > MOST_CHARACTERS:
         raise BadInput("the text has more than 1,000 characters; use data.tokenizer=bytes")
     return Characters(letters)
 

@@ -4,7 +4,7 @@ Letters: B sequences, T positions, N symbols one after the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 Batch = tuple[Tensor, Tensor]  # x and y, (B, T) int64 each, y one symbol later than x
 Draw = Callable[[int, torch.Generator], Batch]  # B sequences from a random stream
 Part = Literal["train", "val"]
+Record = dict[str, str | int]  # what metrics.json says about data
 IGNORED = -100  # a target that is neither predicted nor counted, as in F.cross_entropy
 
 
@@ -80,8 +81,8 @@ class Data(Protocol):
         """The symbols of the validation one after the other, (N,) int64."""
 
     @property
-    def record(self) -> dict[str, Any]:
-        """The entry in metrics.json: plain values."""
+    def record(self) -> Record:
+        """The entry in metrics.json."""
 
     def check_length(self, block_size: int) -> None:
         """Raise BadInput unless the data can be read in windows of `block_size` symbols."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +24,9 @@ SHOWN = 24  # symbols of a text that the user has not chosen
 EQUAL = 1e-5  # the largest difference between the weights of two heads that are called equal
 SATURATED = 0.5  # entropy of a layer at the start; one with the scale has 0.9
 SHARP = 0.3  # entropy below which a whole layer of an unknown model is worth a remark
+SPREAD_OUT = 0.9  # entropy above which no place stands out
+MOSTLY = 0.5  # weight on one place; more than all others together
+OFTEN = 0.25  # weight on one place that is worth its name
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,23 @@ def look(
         trust: as for `attnlab.building.checkpoints.load_model`.
     """
     seen, labels, unit = views_of(target, text, trust=trust)
-    titles, pictures, words = [], [], []
-    for view in (seen[n] for n in chosen("layer", len(seen), layer)):
+    titles: list[str] = []
+    pictures: list[maps.Pixels] = []
+    words: list[tuple[int, int, str]] = []
+    layers = chosen_numbers("layer", len(seen), layer)
+    for view in [seen[number] for number in layers]:
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
-        for n in chosen("head", len(entropies), head):
+        mask = view.mask.cpu().numpy()
+        for n in chosen_numbers("head", len(entropies), head):
             words.append((view.layer, n, where_it_looks(view, n, unit)))
             entropy = "" if math.isnan(entropies[n]) else f"  entropy {entropies[n]:.2f}"
             titles.append(f"L{view.layer}H{n}{entropy}")
-            pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), view.mask.cpu().numpy()))
-    columns = len(pictures) // len({layer for layer, _, _ in words}) or 1
+            pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), mask))
+    columns = max(1, len(pictures) // len(layers))
     with styled():
         figure = maps.grid(pictures, titles, labels, columns=columns)
-    return Look(figure, words, [*equal_heads(seen), *saturated_layers(seen, Path(target))])
+    remarks = [*equal_heads(seen), *saturated_layers(seen, Path(target))]
+    return Look(figure, words, remarks)
 
 
 def views_of(
@@ -89,12 +97,13 @@ def views_of(
         ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
     if not 2 <= len(ids) <= net.block_size:
         raise BadInput(f"the text has {len(ids)} symbols; the model takes 2 to {net.block_size}")
-    if not (seen := list(views(net, ids[None]))):
+    seen = list(views(net, ids[None]))
+    if not seen:
         raise BadInput(f"no attention layer of {target} has a method pattern; see docs/own.md")
     return seen, [alphabet[i] for i in ids.tolist()], alphabet.unit
 
 
-def chosen(what: str, count: int, number: int | None) -> Sequence[int]:
+def chosen_numbers(what: str, count: int, number: int | None) -> Sequence[int]:
     """All numbers from 0, or the one that was asked for; BadInput if there is no such one."""
     if number is not None and not 0 <= number < count:
         raise BadInput(f"{what} = {number} must be one of 0 to {count - 1}")
@@ -120,12 +129,14 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
     """A sentence for each layer whose rows were saturated at the start, which a run's history
     tells, or else are now."""
     history = read_history(folder) if folder.is_dir() else None
-    first: dict[str, Any] = history["snapshots"][0] if history else {"step": None}
-    starts = first["step"] == 0
+    first = history["snapshots"][0] if history else None
+    starts = first is not None and first["step"] == 0
     for number, view in enumerate(seen):
-        found = {name: values.tolist() for name, values in by_head(view).items()}
-        if starts:
+        found: dict[str, list[float | None]]
+        if first is not None and starts:
             found = {name: of[number] for name, of in first["measures"].items()}
+        else:
+            found = {name: values.tolist() for name, values in by_head(view).items()}
         entropies = [math.nan if x is None else x for x in found["entropy"]]
         entropy = sum(entropies) / len(entropies)
         rows = sum(x or 0.0 for x in found["saturated_rows"]) / len(entropies)
@@ -154,10 +165,10 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
     back = of["distance_back"]
     far = f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
     breadth = f"{of['effective_keys']:.1f} keys in effect, {far}"
-    if of["entropy"] > 0.9:
+    if of["entropy"] > SPREAD_OUT:
         return f"spread out ({breadth})"
-    if mass > 0.5:
+    if mass > MOSTLY:
         return f"mostly {place} ({mass:.0%})"
-    if mass > 0.25:
+    if mass > OFTEN:
         return f"often {place} ({mass:.0%}; {breadth})"
     return f"here and there ({breadth})"

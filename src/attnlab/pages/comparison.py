@@ -10,7 +10,7 @@ from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
 from attnlab.runs.figure import draw_comparison
 from attnlab.runs.report import all_sentences, commands_for_ten
-from attnlab.runs.tables import comparison_table, four_digits, readable
+from attnlab.runs.tables import comparison_table, four_digits, readable_cells
 
 NAMED_IN_TITLE = 4  # settings in a title
 LEGEND = (
@@ -59,22 +59,21 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    rows = (
-        readable(comparison_table(comparisons, within=within)).set_index("run").rename_axis(None)
-    )
+    table = readable_cells(comparison_table(comparisons, within=within))
+    rows = table.set_index("run").rename_axis(None)
     parts = [f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)]
     few, *commands = commands_for_ten(comparisons).split("\n")
     if few:
         typed = "\n".join(command.strip() for command in commands)
         parts.append(f"<p>{html.escape(few)}:</p><pre>{html.escape(typed)}</pre>")
     parts += [
-        scroll(rows.to_html(na_rep="", border=0, float_format=four_digits)),
+        scrollable(rows.to_html(na_rep="", border=0, float_format=four_digits)),
         f"<p>{html.escape(LEGEND)}</p>",
-        scroll(picture_of(comparisons)),
+        scrollable(picture_of(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
-            parts += ["<h2>Settings that differ</h2>", scroll(settings.to_html(border=0))]
+            parts += ["<h2>Settings that differ</h2>", scrollable(settings.to_html(border=0))]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -104,7 +103,7 @@ def picture_of(comparisons: Sequence[Comparison]) -> str:
     return picture[picture.index("<svg") :]  # without XML's head
 
 
-def scroll(content: str) -> str:
+def scrollable(content: str) -> str:
     """A part of the page that a narrow screen scrolls."""
     hint = '<p class="hint">Scroll sideways to see all of it →</p>'
     return f'{hint}<div class="scroll" tabindex="0">{content}</div>'

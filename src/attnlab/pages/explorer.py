@@ -8,7 +8,13 @@ from pathlib import Path
 
 from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
-from attnlab.probes.history import Content, as_history, layers_of, read_history, snapshot
+from attnlab.probes.history import (
+    HistoryContent,
+    as_history,
+    layers_of,
+    read_history,
+    snapshot,
+)
 from attnlab.runs.frame import read_run
 from attnlab.runs.groups import RunRow, labels
 
@@ -31,7 +37,7 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     shown = []
     for name, model, run in zip(names, models, runs, strict=True):
         history = history_of(str(model), run, text, trust=trust)
-        shown.append({"name": name, "note": note(run, history)} | history)
+        shown.append({"name": name, "note": end_of_run_in_words(run, history), **history})
     title = html.escape(names[0] if len(names) == 1 else f"{len(names)} models")
     # The JSON may hold any text, and must not end the script.
     data = json.dumps({"runs": shown}, allow_nan=False).replace("<", "\\u003c")
@@ -39,16 +45,20 @@ def explore(*models: str | Path, text: str | None = None, trust: bool = False) -
     return page.replace("TITLE", title).replace('"DATA"', data)
 
 
-def history_of(target: str, run: RunRow | None, text: str | None, *, trust: bool) -> Content:
+def history_of(
+    target: str, run: RunRow | None, text: str | None, *, trust: bool
+) -> HistoryContent:
     """The history of a run or, without one or for a text, one snapshot of the trained model."""
-    if run is not None and text is None and (found := read_history(Path(target))):
-        return found
+    if run is not None and text is None:
+        history = read_history(Path(target))
+        if history is not None:
+            return history
     seen, tokens, _ = views_of(target, text, trust=trust)
     step = run.get("step") if run is not None else None
     return as_history(tokens, seen, [snapshot(seen, int(step or 0))])
 
 
-def note(run: RunRow | None, history: Content) -> str:
+def end_of_run_in_words(run: RunRow | None, history: HistoryContent) -> str:
     """How a run ended, its loss, and which of its layers have no pattern."""
     if run is None:
         return ""

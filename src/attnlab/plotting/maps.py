@@ -16,31 +16,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
-PAST, FUTURE, NEGATIVE = (
-    LinearSegmentedColormap.from_list("weights", stops, 255)
-    for stops in (
-        ("#ffffff", "#dfebf7", "#9ecae1", "#4292c6", "#0b519c", "#06264f"),
-        ("#ffffff", "#feead6", "#fdb97d", "#ee7a1b", "#b04303", "#571c02"),
-        ("#ffffff", "#e0f3e2", "#a5d9ab", "#4daf5f", "#167a33", "#063d17"),
-    )
+PAST = LinearSegmentedColormap.from_list(
+    "past", ("#ffffff", "#dfebf7", "#9ecae1", "#4292c6", "#0b519c", "#06264f"), 255
 )
-VISIBLE = str.maketrans("\n \t", "↵␣→")
-BLOCKED, NOT_A_NUMBER = (222, 222, 226), (0, 190, 230)
+FUTURE = LinearSegmentedColormap.from_list(
+    "future", ("#ffffff", "#feead6", "#fdb97d", "#ee7a1b", "#b04303", "#571c02"), 255
+)
+NEGATIVE = LinearSegmentedColormap.from_list(
+    "negative", ("#ffffff", "#e0f3e2", "#a5d9ab", "#4daf5f", "#167a33", "#063d17"), 255
+)
+BLOCKED = (222, 222, 226)
+NOT_A_NUMBER = (0, 190, 230)
+GAP = 3  # pixels between two pictures
+VISIBLE = str.maketrans("\n \t", "↵␣→")  # signs for characters that leave no ink
+LONGEST_SYMBOL = 12  # characters of a token that are shown
 
 
 def shades(pattern: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]) -> Pixels:
     """The colors of a pattern (T, T) with its mask (T, T), True = may attend; a pixel a weight."""
-    finite, root = np.isfinite(pattern), np.abs(np.nan_to_num(pattern)).clip(0, 1) ** 0.5
-    hue = np.where(pattern < 0, 2, np.triu(np.ones(pattern.shape, int), 1))[..., None]
-    colors = np.choose(hue, [x(root, bytes=True)[..., :3] for x in (PAST, FUTURE, NEGATIVE)])
+    root = np.abs(np.nan_to_num(pattern)).clip(0, 1) ** 0.5
+    is_future = np.triu(np.ones(pattern.shape, bool), 1)
+    colors: Pixels = PAST(root, bytes=True)[..., :3]
+    colors[is_future] = FUTURE(root[is_future], bytes=True)[..., :3]
+    colors[pattern < 0] = NEGATIVE(root[pattern < 0], bytes=True)[..., :3]
     colors[~mask & (pattern == 0)] = BLOCKED
-    colors[~finite] = NOT_A_NUMBER
+    colors[~np.isfinite(pattern)] = NOT_A_NUMBER
     return colors
 
 
-def sheet(pictures: Sequence[Pixels], columns: int, gap: int = 3) -> Pixels:
+def sheet(pictures: Sequence[Pixels], columns: int, gap: int = GAP) -> Pixels:
     """Pictures (H, W, 3), of any sizes, side by side in equal cells on white."""
-    height, width = (max(x.shape[side] for x in pictures) + gap for side in (0, 1))
+    height = max(x.shape[0] for x in pictures) + gap
+    width = max(x.shape[1] for x in pictures) + gap
     rows = -(-len(pictures) // columns)
     page = np.full((rows * height, columns * width, 3), 255, np.uint8)
     for number, picture in enumerate(pictures):
@@ -56,25 +63,35 @@ def grid(
     right, with the symbols at the left of each row and below each column."""
     from matplotlib.figure import Figure
 
-    T, labels = len(text), [x.translate(VISIBLE)[:12] for x in text]
-    height, width = (x + 3 for x in pictures[0].shape[:2])
+    T = len(text)
+    labels = [symbol.translate(VISIBLE)[:LONGEST_SYMBOL] for symbol in text]
+    cell = T + GAP
     rows = -(-len(pictures) // columns)
     picture = sheet(pictures, columns)
-    size = max(0.12, 2.4 / T)  # inches of a weight; a title needs the width of a short text
-    width_in, height_in = (side * size + 1.2 for side in (picture.shape[1], picture.shape[0]))
-    figure = Figure(figsize=(width_in, height_in))
+    inch = max(0.12, 2.4 / T)  # inches of a weight; a title needs the width of a short text
+    margin = 1.2  # inches, for the symbols
+    figure = Figure(figsize=(picture.shape[1] * inch + margin, picture.shape[0] * inch + margin))
     axes = figure.subplots()
     axes.imshow(picture, interpolation="nearest")
     for number, title in enumerate(titles):
-        place = number % columns * width - 0.5, number // columns * height - 0.8
-        axes.text(*place, title, fontsize=8, va="bottom")
-    axes.set_xticks([x * width + i for x in range(columns) for i in range(T)], labels * columns)
-    axes.set_yticks([y * height + i for y in range(rows) for i in range(T)], labels * rows)
+        row, column = divmod(number, columns)
+        axes.text(column * cell - 0.5, row * cell - 0.8, title, fontsize=8, va="bottom")
+    axes.set_xticks(places_of_symbols(columns, T), labels * columns)
+    axes.set_yticks(places_of_symbols(rows, T), labels * rows)
     axes.tick_params(labelsize=7, length=0)
     axes.tick_params(axis="x", rotation=0 if max(map(len, labels)) < 3 else 90)
     axes.set(xlabel="key", ylabel="query")
     bare(axes)
     return figure
+
+
+def places_of_symbols(count: int, T: int) -> list[int]:
+    """Where the T symbols of each of `count` pictures of a `sheet` stand along one side."""
+    places: list[int] = []
+    for number in range(count):
+        start = number * (T + GAP)
+        places += range(start, start + T)
+    return places
 
 
 def bare(axes: "Axes") -> None:

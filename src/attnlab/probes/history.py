@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import lightning.pytorch as L
 import numpy as np
@@ -14,17 +14,38 @@ import numpy.typing as npt
 import torch
 from annotated_types import Ge
 from torch import Tensor
+from typing_extensions import NotRequired
 
 from attnlab.data.contract import IGNORED
 from attnlab.errors import BadInput, first_line
 from attnlab.files import write_atomically
 from attnlab.probes import measures
-from attnlab.probes.base import Positive, Probe
+from attnlab.probes.base import Positive, Probe, ProbedModule
 from attnlab.probes.capture import View, by_head, eval_mode, views
 
 Several = Annotated[int, Ge(2)]
-Content = dict[str, Any]  # of history.json
 PatternAndMask = tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]
+
+
+class Snapshot(TypedDict):
+    """The patterns of one text at one step. NaN is None."""
+
+    step: int
+    loss: float | None  # nats per prediction
+    weights: str  # the `packed` patterns of all layers
+    negative: str  # which weights are below 0, `packed`
+    equal: list[list[int]]  # layer -> head -> the first head with the same pattern, bit for bit
+    measures: dict[str, list[list[float | None]]]  # name -> layer -> head
+
+
+class HistoryContent(TypedDict):
+    """What history.json holds: the snapshots of one text, with what they have in common."""
+
+    tokens: list[str]
+    layers: NotRequired[list[int]]  # those that have a pattern; version 0.1.0 did not write them
+    heads: list[int]  # how many each of these layers has
+    mask: str  # of each layer, `packed`
+    snapshots: list[Snapshot]
 
 
 class History(Probe):
@@ -47,9 +68,10 @@ class History(Probe):
         self._due: set[int] = set()  # steps with a snapshot
         self._ids = torch.empty(0)  # the text, (1, T)
         self._seen: list[View] = []  # of the last snapshot
-        self._snapshots: list[Content] = []
+        self._snapshots: list[Snapshot] = []
 
-    def on_train_start(self, trainer: L.Trainer, lit: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
+        assert isinstance(lit, ProbedModule)
         if trainer.is_global_zero:
             ids = lit.data.val[None, : min(self.chars, lit.net.block_size)]
             if self._ids.shape != ids.shape:  # not resumed, or with other settings of this probe
@@ -58,31 +80,37 @@ class History(Probe):
             # From 0 to 1; most of them are close to 0, where patterns change most.
             parts = [(i / (self.steps - 1)) ** 1.7 for i in range(self.steps)]
             self._due = {round(trainer.max_steps * part) for part in parts}
-        self.on_train_batch_end(trainer, lit)
-
-    def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
         if trainer.global_step in self._due:
             self._keep(trainer, lit)
 
-    def on_train_end(self, trainer: L.Trainer, lit: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, lit: L.LightningModule, *_: object) -> None:
+        assert isinstance(lit, ProbedModule)
+        if trainer.global_step in self._due:
+            self._keep(trainer, lit)
+
+    def on_train_end(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
+        assert isinstance(lit, ProbedModule)
         if self._due:
             self._keep(trainer, lit)
             self.on_save_checkpoint(trainer, lit, {})
 
-    def on_save_checkpoint(self, trainer: L.Trainer, lit: Any, checkpoint: Any) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, lit: L.LightningModule, checkpoint: object
+    ) -> None:
+        assert isinstance(lit, ProbedModule)
         if self._seen:
             tokens = [lit.data.alphabet[i] for i in self._ids[0].tolist()]
             content = json.dumps(as_history(tokens, self._seen, self._snapshots))
             write_atomically(Path(trainer.default_root_dir).parent / "history.json", content)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"snapshots": self._snapshots, "chars": self._ids.shape[-1]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._snapshots = state_dict["snapshots"]
         self._ids = torch.empty(1, state_dict["chars"])
 
-    def _keep(self, trainer: L.Trainer, lit: Any) -> None:
+    def _keep(self, trainer: L.Trainer, lit: ProbedModule) -> None:
         net = lit.net
         step = trainer.global_step
         if self._snapshots and self._snapshots[-1]["step"] == step:
@@ -98,22 +126,17 @@ class History(Probe):
             self._snapshots.append(snapshot(self._seen, step, float(loss)))
 
 
-def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> Content:
-    """The patterns of one text at one step, as plain values; NaN is None.
-
-    Returns "step", "loss" in nats per prediction, "weights" (the `packed` patterns of all layers),
-    "negative" (which weights are), "equal" (layer -> head -> the first head with the same pattern,
-    bit for bit), and "measures" (name -> layer -> head).
-    """
+def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> Snapshot:
+    """The patterns of one text at one step; the loss is in nats per prediction."""
     values: dict[str, list[list[float | None]]] = {}
     for view in seen:
         # Without scores and ids: what the pattern alone says.
         alone = View(view.layer, view.attn, view.pattern, view.mask)
         for name, of_heads in by_head(alone).items():
-            values.setdefault(name, []).append([as_json(x) for x in of_heads.tolist()])
+            values.setdefault(name, []).append([json_number(x) for x in of_heads.tolist()])
     return {
         "step": step,
-        "loss": None if loss is None else as_json(loss),
+        "loss": None if loss is None else json_number(loss),
         "weights": packed(quantized(view.pattern[0], view.mask) for view in seen),
         "negative": packed(view.pattern[0] < 0 for view in seen),
         "equal": [first_equal(view.pattern[0]) for view in seen],
@@ -122,8 +145,8 @@ def snapshot(seen: Sequence[View], step: int, loss: float | None = None) -> Cont
 
 
 def as_history(
-    tokens: Iterable[str], seen: Sequence[View], snapshots: Sequence[Content]
-) -> Content:
+    tokens: Iterable[str], seen: Sequence[View], snapshots: Sequence[Snapshot]
+) -> HistoryContent:
     """The content of history.json: the snapshots of one text, with what they have in common."""
     return {
         "tokens": list(tokens),
@@ -134,13 +157,13 @@ def as_history(
     }
 
 
-def read_history(folder: Path) -> Content | None:
+def read_history(folder: Path) -> HistoryContent | None:
     """The history of a run directory, or None without one; BadInput if it is damaged."""
     file = folder / "history.json"
     if not file.exists():
         return None
     try:
-        history: Content = json.loads(file.read_bytes())
+        history: HistoryContent = json.loads(file.read_bytes())
         for number in range(len(history["snapshots"])):
             patterns_of(history, number)
     except (OSError, ValueError, LookupError, TypeError, zlib.error) as error:
@@ -148,7 +171,7 @@ def read_history(folder: Path) -> Content | None:
     return history
 
 
-def patterns_of(history: Content, number: int = -1) -> dict[str, PatternAndMask]:
+def patterns_of(history: HistoryContent, number: int = -1) -> dict[str, PatternAndMask]:
     """The pattern (T, T), exact to 0.004, and the mask (T, T) of each head of a snapshot by name,
     such as L0H1; ValueError or LookupError for a history that is damaged."""
     T = len(history["tokens"])
@@ -169,11 +192,10 @@ def patterns_of(history: Content, number: int = -1) -> dict[str, PatternAndMask]
     return found
 
 
-def layers_of(history: Content) -> list[int]:
+def layers_of(history: HistoryContent) -> list[int]:
     """The numbers of the layers whose patterns a history has."""
     every = list(range(len(history["heads"])))
-    layers: list[int] = history.get("layers", every)  # which version 0.1.0 did not write
-    return layers
+    return history.get("layers", every)
 
 
 def quantized(pattern: Tensor, mask: Tensor) -> Tensor:
@@ -206,6 +228,6 @@ def first_equal(heads: Tensor) -> list[int]:
     return firsts
 
 
-def as_json(x: float) -> float | None:
+def json_number(x: float) -> float | None:
     """A number with five digits, and None for one that JSON does not have."""
     return float(f"{x:.5g}") if math.isfinite(x) else None

@@ -1,16 +1,17 @@
 """What a model predicts during training: its loss at each position, and a sample of text."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import lightning.pytorch as L
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnlab.data.contract import IGNORED, Batch
 from attnlab.errors import BadInput
 from attnlab.probes import measures
-from attnlab.probes.base import Probe, tensorboards
+from attnlab.probes.base import Probe, ProbedModule, tensorboards
 from attnlab.probes.capture import eval_mode
 from attnlab.sampling import sample
 
@@ -26,26 +27,35 @@ class Predictions(Probe):
     def __init__(self, *, sample_chars: Annotated[int, Ge(0)]) -> None:
         super().__init__()
         self.sample_chars = sample_chars
-        self._hook: Any = None  # on the model, during a validation
+        self._hook: RemovableHandle | None = None  # on the model, during a validation
         self._logits = torch.empty(0)  # of the last batch, (B, T, V)
         self._sums = torch.empty(0)  # of losses and counts at each position, (2, T)
 
-    def on_validation_start(self, trainer: L.Trainer, lit: Any) -> None:
-        def keep(module: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
+    def on_validation_start(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
+        assert isinstance(lit, ProbedModule)
+
+        def keep(module: nn.Module, args: object, logits: Tensor) -> None:
             self._logits = logits
 
         self._sums = torch.zeros(2, lit.net.block_size, device=lit.device)
         self._hook = lit.net.register_forward_hook(keep)
 
     def on_validation_batch_end(
-        self, trainer: L.Trainer, lit: Any, outputs: Any, batch: Batch, *_: Any
+        self,
+        trainer: L.Trainer,
+        lit: L.LightningModule,
+        outputs: object,
+        batch: Batch,
+        *_: object,
     ) -> None:
         y = batch[1]
         of_batch = torch.stack([measures.cross_entropies(self._logits, y), y != IGNORED])
         self._sums[:, : y.shape[1]] += of_batch.sum(1)  # losses and counts, (2, B, T) -> (2, T)
 
-    def on_validation_end(self, trainer: L.Trainer, lit: Any) -> None:
-        self._hook.remove()
+    def on_validation_end(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
+        assert isinstance(lit, ProbedModule)
+        if self._hook is not None:
+            self._hook.remove()
         self._logits = torch.empty(0)
         losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
         self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}

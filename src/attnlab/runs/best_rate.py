@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from attnlab.errors import BadInput
-from attnlab.runs.compare import full_key
+from attnlab.runs.compare import full_key, settings_in
 from attnlab.runs.frame import ENDED
 from attnlab.runs.groups import Group, groups_of, labels
 
@@ -23,17 +23,15 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
     no seed was run at every value.
     """
     groups = groups_of(frame[frame["status"].isin(ENDED)])
-    key = full_key(name, (setting for group in groups for setting in group.settings))
+    key = full_key(name, settings_in(groups))
     apart = (key, FOLLOWS.get(key, key))
     by_value = groups_by_value(groups, key, apart, name)
 
-    losses = pd.DataFrame(
-        {
-            (family, value): group.runs.set_index("seed")["loss"]
-            for family, of in by_value.items()
-            for value, group in of.items()
-        }
-    )
+    loss_of: dict[tuple[str, float], pd.Series] = {}
+    for family, groups_of_family in by_value.items():
+        for value, group in groups_of_family.items():
+            loss_of[family, value] = group.runs.set_index("seed")["loss"]
+    losses = pd.DataFrame(loss_of)  # a row for each seed
     seeds = losses.index[losses.notna().all(axis=1)].tolist()
     if not seeds:
         raise BadInput(f"--best {name}: no seed was run at every {key}")
@@ -59,8 +57,9 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
         said.append(line)
 
     # With the repeats of their seeds, which a comparison names.
-    chosen = pd.concat([part for group in winners for part in (group.runs, group.repeats)])
-    chosen = frame.loc[sorted(chosen.index[chosen["seed"].isin(others or seeds)])]
+    of_winners = pd.concat([group.all_runs for group in winners])
+    is_compared = of_winners["seed"].isin(others or seeds)
+    chosen = frame.loc[sorted(of_winners.index[is_compared])]
     return chosen, apart, "\n".join(said)
 
 

@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,18 +18,18 @@ from attnlab.runs.tables import mean_or_texts, run_table, verdict_in_a_word
 VERSION = 1  # of the shape; a key that is added does not change it
 
 
-def document(command: str, exit_code: int, content: Mapping[str, Any]) -> dict[str, Any]:
+def document(command: str, exit_code: int, content: Mapping[str, object]) -> dict[str, object]:
     """The content of a command's answer under its head, as values that JSON can write."""
     head = {"schema": VERSION, "attnlab": attnlab.__version__, "command": command}
     return head | {"exit_code": exit_code} | {key: json_value(x) for key, x in content.items()}
 
 
-def json_text(found: Mapping[str, Any]) -> str:
+def json_text(found: Mapping[str, object]) -> str:
     """A document as text."""
     return json.dumps(found, indent=2, allow_nan=False)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> object:
     """A value that JSON can write: null for a number that is not known, "inf" or "-inf" for an
     infinite one."""
     if isinstance(value, Mapping):
@@ -50,14 +49,17 @@ def json_value(value: Any) -> Any:
     return str(value)
 
 
-def runs_document(frame: pd.DataFrame) -> dict[str, Any]:
+def runs_document(frame: pd.DataFrame) -> dict[str, object]:
     """The answer of `attnlab runs --json`: each run with its label, all its settings and metrics,
     and how it ended."""
     table = run_table(frame)
     runs = []
     for index, row in frame.iterrows():
-        run = {name: x for name, x in row.items() if name not in ("settings", "overrides")}
-        run = {key: x for key, x in json_value(run).items() if x is not None}
+        run: dict[str, object] = {}
+        for name, value in row.items():
+            content = json_value(value)
+            if name not in ("settings", "overrides") and content is not None:
+                run[name] = content
         if row["status"] != "damaged":
             run["overrides"] = [*overrides_of(row).values()]
             run["settings"] = settings_of(row)
@@ -65,7 +67,7 @@ def runs_document(frame: pd.DataFrame) -> dict[str, Any]:
     return document("runs", 0, {"runs": runs})
 
 
-def is_leak(table: pd.DataFrame, index: Any) -> bool:
+def is_leak(table: pd.DataFrame, index: Hashable) -> bool:
     """Whether a run of `run_table` reads the future."""
     return "leak" in table and not math.isnan(table["leak"][index])
 
@@ -75,7 +77,7 @@ def comparison_document(
     columns: Sequence[str] = (),
     within: float | None = None,
     best: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The answer of `attnlab compare --json`: what table and sentences say, with all digits."""
     shares = shares_of(comparisons)
     settings = []
@@ -109,7 +111,7 @@ def comparison_document(
     return document("compare", 0, content)
 
 
-def group_content(group: Group) -> dict[str, Any]:
+def group_content(group: Group) -> dict[str, object]:
     """What the runs of a group are and how they ended."""
     losses = numbers_of(group.runs, "val_loss")
     damaged = group.is_damaged
@@ -126,10 +128,10 @@ def group_content(group: Group) -> dict[str, Any]:
     }
 
 
-def difference_content(c: Comparison, within: float | None) -> dict[str, Any]:
+def difference_content(c: Comparison, within: float | None) -> dict[str, object]:
     """What pairing by seed and counting seeds found."""
     verdict, judged = c.decision
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "difference": None,
         "by_seed": [],
         "decided_by": judged,
@@ -157,12 +159,16 @@ def difference_content(c: Comparison, within: float | None) -> dict[str, Any]:
         found["smallest_difference_of_ten"] = smallest_difference(differences)
     if within is not None and not c.reads_ahead:
         equal, judged_equal = c.decision_within(within)
-        found["within"] = {"verdict": equal, "decided_by": judged_equal, "forecast": None}
-        if equal == "open":
-            found["within"]["forecast"] = forecast_content(forecast(differences, within))
+        found["within"] = {
+            "verdict": equal,
+            "decided_by": judged_equal,
+            "forecast": forecast_content(forecast(differences, within))
+            if equal == "open"
+            else None,
+        }
     return found
 
 
-def forecast_content(found: Forecast | None) -> dict[str, Any] | None:
+def forecast_content(found: Forecast | None) -> dict[str, object] | None:
     """After how many seeds a verdict is likely; null for seeds: not even after 40."""
     return None if found is None else {"seeds": found.seeds, "chance": found.chance}

@@ -32,6 +32,11 @@ class Group:
         run: RunRow = self.runs.iloc[0]
         return run
 
+    @cached_property
+    def all_runs(self) -> pd.DataFrame:
+        """Its runs, and after them the repeats."""
+        return pd.concat([self.runs, self.repeats])
+
     @property
     def is_damaged(self) -> bool:
         """Whether it is one run that cannot be read."""
@@ -45,7 +50,7 @@ class Group:
     @cached_property
     def named_by(self) -> RunRow:
         """The run whose overrides name it: with the fewest about attention, if they differ."""
-        return named_by(self.runs, self.repeats)
+        return named_by(self.all_runs)
 
     @cached_property
     def overrides(self) -> dict[str, str]:
@@ -65,18 +70,17 @@ class Group:
     @cached_property
     def variants(self) -> set[str]:
         """All names under which its runs were trained: equal settings may have several."""
-        return {*self.runs["attn"], *self.repeats["attn"]}
+        return {*self.all_runs["attn"]}
 
     @cached_property
     def unchanged_variants(self) -> set[str]:
         """The variants of conf/attn that it is, without a change of their settings."""
-        every = [run for part in (self.runs, self.repeats) for _, run in part.iterrows()]
-        return {run["attn"] for run in every if not attention_overrides(run)}
+        return {run["attn"] for _, run in self.all_runs.iterrows() if not attention_overrides(run)}
 
     @cached_property
     def folders(self) -> set[str]:
         """The directories of all its runs."""
-        return {*self.runs["folder"], *self.repeats["folder"]}
+        return {*self.all_runs["folder"]}
 
     @cached_property
     def sweeps(self) -> set[Path]:
@@ -94,7 +98,7 @@ def groups_of(frame: pd.DataFrame) -> list[Group]:
     if "settings" in frame:
         key = frame["settings"].where(frame["status"] != "damaged", frame["folder"])
     parts = [split_by_seed(runs, sizes) for _, runs in frame.groupby(key, sort=False)]
-    names = labels([named_by(runs, repeats) for runs, repeats in parts])
+    names = labels([named_by(pd.concat(both)) for both in parts])
     return [Group(name, runs, repeats) for name, (runs, repeats) in zip(names, parts, strict=True)]
 
 
@@ -114,10 +118,10 @@ def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, p
     return ranked[~is_repeat].sort_values("seed"), ranked[is_repeat].sort_values("seed")
 
 
-def named_by(runs: pd.DataFrame, repeats: pd.DataFrame) -> RunRow:
+def named_by(runs: pd.DataFrame) -> RunRow:
     """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
     attn.scale=1, which is the same setting."""
-    every = [run for part in (runs, repeats) for _, run in part.iterrows()]
+    every = [run for _, run in runs.iterrows()]
     if every[0]["status"] == "damaged":
         return every[0]
     return min(every, key=lambda run: len(attention_overrides(run)))
@@ -163,10 +167,12 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
         else:
             named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
     sound = [each for each in named if each is not None]
-    typed = dict.fromkeys(key for run in sound for key in run.overrides if not is_unsaid(key))
+    typed: dict[str, None] = {}  # a set in order
+    for sound_run in sound:
+        typed |= dict.fromkeys(sound_run.overrides)
     differing = []
     for key in typed:
-        if len({value_in_label(run, key) for run in sound}) > 1:
+        if not is_unsaid(key) and len({value_in_label(run, key) for run in sound}) > 1:
             differing.append(key)
     short = short_names(differing)
     chosen = []
@@ -203,12 +209,15 @@ def value_in_label(run: _Named, key: str) -> str | None:
     """A setting of a run in a label; None for what is not set, and for settings of the attention
     that were not typed, because they belong to the variant."""
     typed = run.overrides.get(key)
-    if key in run.settings and (typed or not key.startswith("attn.")):
-        value = run.settings[key]
-        if key == LAYER:  # a class, or several in one
-            classes = value if isinstance(value, list) else [value]
-            return "+".join(name.rpartition(".")[2] for name in classes)
-        if value == {}:  # a group without anything, such as callbacks=none
-            return None
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    return None if typed is None else typed.partition("=")[2]  # a group of the configuration
+    if key not in run.settings:
+        # The choice of a group, such as preset=micro, is typed but is no setting.
+        return None if typed is None else typed.partition("=")[2]
+    if typed is None and key.startswith("attn."):
+        return None
+    value = run.settings[key]
+    if key == LAYER:  # a class, or several in one
+        classes = value if isinstance(value, list) else [value]
+        return "+".join(name.rpartition(".")[2] for name in classes)
+    if value == {}:  # a group without anything, such as callbacks=none
+        return None
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -55,7 +55,10 @@ def answer_chances(
 ) -> Mapping[Answer, float] | None:
     """How likely each answer of one more seed is; None if the differences do not say it."""
     finite = [x for x in differences if math.isfinite(x)]
-    if len(finite) < FEWEST_FINITE or not (spread := stdev(finite)):
+    if len(finite) < FEWEST_FINITE:
+        return None
+    spread = stdev(finite)
+    if spread == 0:
         return None
     law = NormalDist(mean(finite), spread)
     share = len(finite) / len(differences)  # that does not diverge

@@ -36,20 +36,22 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     gives is not clearly above the noise. Raises ValueError if the numbers of losses differ.
     """
     arms = {"it": loss, "none": none, "sdpa": sdpa}
-    lost = [arm for arm, of in arms.items() if not all(map(math.isfinite, of))]
+    lost = [arm for arm, losses in arms.items() if not all(map(math.isfinite, losses))]
     gains = [a - b for a, b in zip(none, sdpa, strict=True)]
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
     if len(gains) < FEWEST_FOR_SHARE:
         seeds = ("no seed", "one seed", "two seeds")[len(gains)] + " in common"
         return Share(why=f"three seeds per variant are needed; it, none and sdpa have {seeds}")
-    gain, spread = median(gains), stdev(gains)
+    gain = median(gains)
+    spread = stdev(gains)
     if min(gains) <= 0 or gain < CLEAR * spread:
         seeds = f"{len(gains)} seeds with a standard deviation of {spread:.4f}"
         return Share(
             why=f"attention gives nothing measurable here ({gain:.4f} nats, median of {seeds})"
         )
-    shares = [(a - x) / gain for a, x, gain in zip(none, loss, gains, strict=True)]
+    # Each seed has its own ends, so that what a seed does to all three cancels.
+    shares = [(a - x) / gain_of_seed for a, x, gain_of_seed in zip(none, loss, gains, strict=True)]
     if len(shares) < INTERVAL:
         return Share(tuple(shares), median(shares), min(shares), max(shares))
     return Share(tuple(shares), *median_interval(shares))
@@ -83,7 +85,8 @@ def share_sentence(name: str, share: Share, rates: str = "at this learning rate"
     """What a setting keeps, in words; or why there is no number."""
     if share.why:
         return f"No share of what attention gives for {name}: {share.why}."
-    n, size = len(share.by_seed), percent(share.median)
+    n = len(share.by_seed)
+    size = percent(share.median)
     way = "95 % interval" if n >= INTERVAL else "from"
     seeds = f"median of {n} seeds, {way} {percent(share.low)} to {percent(share.high)}"
     if share.median < 0:

@@ -3,8 +3,7 @@
 import math
 import re
 import shutil
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import pandas as pd
 
@@ -40,7 +39,7 @@ def comparison_table(
         elif len(c.pairs):
             better = f"{(c.differences < 0).sum()} of {len(c.pairs)}"
         losses = numbers_of(c.runs, "val_loss")
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "run": c.label,
             "val_loss": losses.mean(),
             "difference": math.nan if c.is_baseline else middle,
@@ -75,7 +74,7 @@ def verdict_in_a_word(c: Comparison) -> str:
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     """A row for each run, as read: its label, the weight it puts on the future if a run does, how
     it ended, and any settings or metrics."""
-    label_of: dict[Any, str] = {}
+    label_of: dict[Hashable, str] = {}
     for group in groups_of(frame):
         label_of |= dict.fromkeys(group.runs.index, group.label)
         label_of |= dict.fromkeys(group.repeats.index, f"{group.label} (repeated)")
@@ -94,12 +93,12 @@ def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     return table
 
 
-def mean_or_texts(runs: pd.DataFrame, key: str) -> Any:
+def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
     """The mean of a column over the seeds, or its different texts."""
     values = known_column(runs, key)
     numbers = numbers_of(runs, key)
     if len(numbers) or pd.api.types.is_numeric_dtype(values):
-        return numbers.mean()
+        return float(numbers.mean())
     return ", ".join(sorted({*map(str, values.dropna())}))
 
 
@@ -126,13 +125,13 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     left = [name for name in table if name not in ("run", "reason")]
     leaving = [name for name in LEAVE if name in left and name not in keep]
     leaving += [name for name in reversed(keep) if name in left]
-    cells = readable(table)
+    cells = readable_cells(table)
     enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
         room = width - 1 - max(map(len, text))
-        labels = shortened(cells["run"].tolist(), room)
+        labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
         if fits and room >= enough:
             break
@@ -156,7 +155,7 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     return "\n".join(printable(line.rstrip()) for line in lines)
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable_cells(table: pd.DataFrame) -> pd.DataFrame:
     """A table with its shares as percentages, and blanks where a whole number or a text is
     missing."""
     cells = {}
@@ -175,7 +174,7 @@ def four_digits(x: float) -> str:
     return f"{x:.4f}" if abs(x) >= 1e-3 or x == 0 else f"{x:.3g}"
 
 
-def shortened(labels: Sequence[str], room: int) -> list[str]:
+def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
     """Labels of at most so many characters, if they stay unique: without the start that all
     values of a setting share, then without their middle."""
     longest = max(map(len, labels))

@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import lightning.pytorch as L
 
@@ -73,7 +72,7 @@ def callback_settings(callback: L.Callback) -> Settings:
     return found
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether a value is one that a setting can have."""
     if isinstance(value, list | tuple):
         return all(isinstance(x, PLAIN) for x in value)

@@ -45,7 +45,7 @@ SYNONYMS = {
 FORM = "must have the form KEY=VALUE, such as attn=unscaled"
 
 
-def explained(error: Exception, words: Sequence[str]) -> str:
+def explanation(error: Exception, words: Sequence[str]) -> str:
     """What is wrong with the words of a command and what to type instead, as one sentence."""
     if isinstance(error, MissingConfigException):
         return unknown_option(error)
@@ -59,7 +59,7 @@ def explained(error: Exception, words: Sequence[str]) -> str:
     if match := re.match(r"Multiple values for (\w+)", message):
         return f"{match[1]} is in the configuration; write {match[1]}=... without +"
     if message.startswith("Config group override must be a string"):
-        wrong = [word for word in words if word.partition("=")[0] in groups()]
+        wrong = [word for word in words if word.partition("=")[0] in config_groups()]
         return f"{' '.join(wrong)} must name a file of a group, such as attn=unscaled"
     return message
 
@@ -70,17 +70,17 @@ def unknown_key(key: str, words: Sequence[str]) -> str:
     value = typed[0].partition("=")[2] if typed else ""
     if key.startswith("trainer.") and key.removeprefix("trainer.") in trainer_arguments():
         return f"{key} is not in the configuration; add it by +{key}={value}"
-    near = " or ".join(f"{name}={value}" for name in similar(key))
+    near = " or ".join(f"{name}={value}" for name in similar_settings(key))
     advice = f"did you mean {near}?" if near else "--cfg job lists all settings"
     return f"{key} is not a setting; {advice}"
 
 
-def similar(key: str) -> list[str]:
+def similar_settings(key: str) -> list[str]:
     """The settings and groups that a key probably means."""
     last = key.rpartition(".")[2].lower()
     if last in SYNONYMS:
         return [SYNONYMS[last]]
-    known = [*groups(), *settings()]
+    known = [*config_groups(), *default_settings()]
     same = [name for name in known if name.rpartition(".")[2] == last]
     if same:
         return same
@@ -107,7 +107,7 @@ def unknown_option(error: MissingConfigException) -> str:
 
 def unreadable(override: str, message: str, words: Sequence[str]) -> str:
     """What to say of a word that Hydra's grammar does not have."""
-    known = {*groups(), *settings(), *SYNONYMS}
+    known = {*config_groups(), *default_settings(), *SYNONYMS}
     if "missing EQUAL" in message or override in known:
         following = list(words[words.index(override) + 1 :]) if override in words else []
         if following[:1] == ["="]:
@@ -118,15 +118,15 @@ def unreadable(override: str, message: str, words: Sequence[str]) -> str:
         by_sign = re.fullmatch(r"([\w.]+)[:\s]+(.+)", override)
         if by_sign:
             return f"{override} {FORM}; did you mean {by_sign[1]}={by_sign[2]}?"
-        for group in groups():
+        for group in config_groups():
             if (lab_path("conf") / group / f"{override}.yaml").is_file():
                 return f"{override} {FORM}; did you mean {group}={override}?"
-        near = similar(override)
+        near = similar_settings(override)
         return f"{override} {FORM}; did you mean {near[0]}=...?" if near else f"{override} {FORM}"
     key, _, value = override.partition("=")
     if value.startswith("="):
         return f"{override} has two signs =; write {key}={value.lstrip('=')}"
-    if "=" in value and key in groups():
+    if "=" in value and key in config_groups():
         return f"{override} has two signs =; did you mean {key}.{value}?"
     reason = message.removeprefix(f"Error parsing override '{override}'").strip()
     reason = reason.partition("\n")[0]
@@ -135,7 +135,7 @@ def unreadable(override: str, message: str, words: Sequence[str]) -> str:
 
 def without_dashes(words: Sequence[str]) -> str:
     """What to type for the first setting that was given as an option; empty if there is none."""
-    known = {*groups(), *settings(), *SYNONYMS}
+    known = {*config_groups(), *default_settings(), *SYNONYMS}
     for n, word in enumerate(words):
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name in known:
@@ -144,13 +144,13 @@ def without_dashes(words: Sequence[str]) -> str:
     return ""
 
 
-def groups() -> list[str]:
+def config_groups() -> list[str]:
     """The groups of settings that attnlab has."""
     folders = (folder for folder in lab_path("conf").iterdir() if folder.is_dir())
     return sorted(folder.name for folder in folders if folder.name != "hydra")
 
 
-def settings() -> list[str]:
+def default_settings() -> list[str]:
     """The settings of the default configuration, with their groups."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(Path(lab_path("conf")).resolve()), version_base="1.3"):

@@ -4,14 +4,12 @@ Letters: B batch, T time, C channels.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention.core import SelfAttention
+from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.checkup import causal
 from attnlab.checkup.modes import rows_mixed
@@ -19,19 +17,21 @@ from attnlab.checkup.outcomes import CheckFailed
 from attnlab.checkup.states import State, Weights
 from attnlab.checkup.subject import Subject, best_dtype, is_rounding, relative
 from attnlab.errors import BadInput
+from attnlab.model import GPT
+from attnlab.probes.capture import attention_layers
 
 LENGTH = 16  # positions, of which each is changed in turn
-SAME = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
+REPEATS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
 AGREES = 1e-4  # of the standard deviation, between `forward` and the pattern
-READ = 1e-3  # a weight of a pattern that must show in the output
+SHOWS = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
-EVALUATION = State(weights=Weights.NOISE)
-TRAINING = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
+EVALUATED = State(weights=Weights.NOISE)
+TRAINED = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
 
 
-def check_layers(net: Any, *, pattern: bool = True) -> None:
+def check_layers(net: GPT, *, pattern: bool = True) -> None:
     """`check_layer` for every attention layer of a GPT; BadInput if one fails."""
-    layers = [block.attn for block in net.blocks]
+    layers = attention_layers(net)
     C = net.wte.embedding_dim
     for number, layer in enumerate(layers):
         before = layers[:number]
@@ -76,38 +76,48 @@ def check_layer(
 
     Raises BadInput with the first requirement that fails.
     """
-    call = partial(_called, list(before), vocab_size)
+    call = Caller(list(before), vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
     tried = Subject(layer, sample, call, rows=32)
     tried = replace(tried, best=best_dtype(tried))
     _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
-    for state in (EVALUATION, TRAINING):
+    for state in (EVALUATED, TRAINED):
         with tried.put(state) as there:
             _check_same_twice(there)
             there = causal.steady(there)
             _check_rows(there)
             _check_causal(there)
     if pattern and isinstance(layer, HasPattern):
-        with tried.put(EVALUATION) as there:
-            _check_pattern(there)
+        with tried.put(EVALUATED) as there:
+            _check_pattern(there, call)
     if pattern and isinstance(layer, SelfAttention):
         for T in sorted({min(block_size, LENGTH), block_size}):
-            _check_forward(tried, T)
+            _check_forward(tried, call, T)
 
 
-def _called(
-    before: list[nn.Module], vocab_size: int, layer: nn.Module, x: Tensor, name: str = "forward"
-) -> Any:
-    """A method of the layer, with a memo that the layers before it have filled from x."""
-    method = getattr(layer, name)
-    if not uses_memo(layer):
-        return method(x)
-    memo: Memo = {"ids": symbols_from(x, vocab_size)}
-    with torch.no_grad():
-        for each in before:
-            if uses_memo(each):
-                each(x.to(next(each.parameters())), memo)
-    return method(x, {key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()})
+@dataclass(frozen=True)
+class Caller:
+    """Calls a layer as a model does, with the memo of the layers before it."""
+
+    before: list[nn.Module]
+    vocab_size: int
+
+    def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
+        y: Tensor = layer.forward(x, *self.memo(layer, x))
+        return y
+
+    def memo(self, layer: nn.Module, x: Tensor) -> tuple[()] | tuple[Memo]:
+        """What the layer gets beside x: nothing, or what the layers before it have filled from
+        x."""
+        if not uses_memo(layer):
+            return ()
+        memo: Memo = {"ids": symbols_from(x, self.vocab_size)}
+        with torch.no_grad():
+            for each in self.before:
+                if uses_memo(each):
+                    each(x.to(next(each.parameters())), memo)
+        # The layers before may compute in another precision.
+        return ({key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()},)
 
 
 def _placed(tried: Subject, x: Tensor) -> Tensor:
@@ -129,15 +139,16 @@ def _check_same_twice(tried: Subject) -> None:
     first = tried(x)
     if not bool(first.isfinite().all()):
         raise BadInput(
-            f"the output of {described(tried.model)} is not finite{_mode(tried)} for random inputs"
+            f"the output of {layer_name(tried.model)} is not finite{_mode(tried)} for random "
+            "inputs"
         )
     tried(tried.other(x))
     change = relative(tried(x), first)
-    if change <= SAME:
+    if change <= REPEATS:
         return
-    said = f"{described(tried.model)}: its output is another the second time"
+    said = f"{layer_name(tried.model)}: its output is another the second time"
     seeded = replace(tried, seeded=True)
-    if relative(seeded(x), seeded(x)) <= SAME:
+    if relative(seeded(x), seeded(x)) <= REPEATS:
         raise BadInput(
             f"{said} in evaluation mode, by {change:.2g} of its std, but not with the same random "
             "seed; turn dropout or noise off where `self.training` is False"
@@ -154,7 +165,7 @@ def _check_rows(tried: Subject) -> None:
     mixed = rows_mixed(replace(tried, seeded=True))
     if mixed:
         raise BadInput(
-            f"{described(tried.model)}: {mixed}{_mode(tried)}; take no statistic over the batch"
+            f"{layer_name(tried.model)}: {mixed}{_mode(tried)}; take no statistic over the batch"
         )
 
 
@@ -169,13 +180,13 @@ def _check_mask(layer: nn.Module, x: Tensor) -> None:
     mask = layer.mask(x)
     if mask.dtype != torch.bool:
         raise BadInput(
-            f"the mask of {described(layer)} is {mask.dtype}; return bool, True = may attend"
+            f"the mask of {layer_name(layer)} is {mask.dtype}; return bool, True = may attend"
         )
     queries = mask.reshape(-1, T, T).any(0).any(-1)
     if not queries.all():
         query = int((~queries).nonzero()[0])
         raise BadInput(
-            f"the mask of {described(layer)} leaves query {query} of {T} without keys; let every "
+            f"the mask of {layer_name(layer)} leaves query {query} of {T} without keys; let every "
             "query attend to one"
         )
 
@@ -198,11 +209,11 @@ def _check_causal(tried: Subject) -> None:
     _refuse_later(tried, (reads & ~allowed).nonzero().tolist())
     allowed = _allowed(tried, tried.length)
     _refuse_later(tried, _beyond(tried, allowed))
-    if tried.state == EVALUATION and not bool(allowed.triu(1).any()):
+    if tried.state == EVALUATED and not bool(allowed.triu(1).any()):
         try:
             causal.check_prefixes(tried)
         except CheckFailed as failed:
-            raise BadInput(f"{described(tried.model)}: {_one_line(failed)}") from failed
+            raise BadInput(f"{layer_name(tried.model)}: {_one_line(failed)}") from failed
 
 
 def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
@@ -211,7 +222,7 @@ def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
     i, j = pairs[0]
     why = "which its mask blocks" if isinstance(tried.model, HasMask) else "which comes later"
     raise BadInput(
-        f"{described(tried.model)}: its output at position {i} depends on position {j}"
+        f"{layer_name(tried.model)}: its output at position {i} depends on position {j}"
         f"{_mode(tried)}, {why}; let no output depend on a later position that the mask blocks"
     )
 
@@ -231,16 +242,18 @@ def _beyond(tried: Subject, allowed: Tensor) -> list[list[int]]:
 # ---- 4: the mask's own rule
 
 
-def _check_pattern(tried: Subject) -> None:
+def _check_pattern(tried: Subject, call: Caller) -> None:
     """BadInput if the pattern has weight where the mask blocks, or on what is not read."""
     T = min(tried.length, LENGTH)
     layer = tried.model
+    assert isinstance(layer, nn.Module) and isinstance(layer, HasPattern)
     x = tried.draw(1, T)
     with torch.no_grad():
-        pattern: Any = tried.call(layer, _placed(tried, x), "pattern")
+        own = _placed(tried, x)
+        pattern = layer.pattern(own, *call.memo(layer, own))
     if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
         raise BadInput(
-            f"the pattern of {described(layer)} has the shape {tuple(pattern.shape)}; it must be "
+            f"the pattern of {layer_name(layer)} has the shape {tuple(pattern.shape)}; it must be "
             f"(B, H, {T}, {T})"
         )
     weight = pattern.detach().abs().amax((0, 1)).cpu()  # (T, T)
@@ -250,18 +263,18 @@ def _check_pattern(tried: Subject) -> None:
         if wrong:
             i, j = wrong[0]
             raise BadInput(
-                f"{described(layer)}: its pattern has weight on position {j} for the output at "
+                f"{layer_name(layer)}: its pattern has weight on position {j} for the output at "
                 f"{i}, which its mask blocks; apply the mask, or train it knowingly with "
                 "check_layer=false"
             )
     reads = causal.dependence(tried, x.expand(2, -1, -1))
-    unread = (weight > READ) & (reads <= tried.tolerance)
+    unread = (weight > SHOWS) & (reads <= tried.tolerance)
     # A layer may take a position's own value out of the average, as exclusive attention does.
     unread.fill_diagonal_(False)
     if unread.any():
         i, j = unread.nonzero()[0].tolist()
         raise BadInput(
-            f"{described(layer)}: its pattern has weight on position {j} for the output at {i}, "
+            f"{layer_name(layer)}: its pattern has weight on position {j} for the output at {i}, "
             "which does not depend on it; make `pattern` describe `forward`, or train it "
             "knowingly with check_layer=false"
         )
@@ -270,20 +283,20 @@ def _check_pattern(tried: Subject) -> None:
 # ---- 5: the pattern and `forward`
 
 
-def _check_forward(tried: Subject, T: int) -> None:
+def _check_forward(tried: Subject, call: Caller, T: int) -> None:
     """BadInput if outputs are not those of the pattern in evaluation mode."""
     x = tried.draw(1, T)
-    with tried.put(EVALUATION) as there, torch.no_grad():
-        expected = _by_pattern(there, x)
+    with tried.put(EVALUATED) as there, torch.no_grad():
+        expected = _by_pattern(there, call, x)
         change = relative(there(x), expected)
     if change > AGREES:
         where = "" if T <= LENGTH else f" in a text of {T}"
         raise BadInput(
-            f"the output of {described(tried.model)} is not proj(merge(pattern @ values)){where}, "
-            "so measures of its pattern would be wrong; make `pattern` describe `forward`, or "
-            "train it knowingly with check_layer=false"
+            f"the output of {layer_name(tried.model)} is not proj(merge(pattern @ values))"
+            f"{where}, so measures of its pattern would be wrong; make `pattern` describe "
+            "`forward`, or train it knowingly with check_layer=false"
         )
-    with tried.put(TRAINING) as there:
+    with tried.put(TRAINED) as there:
         seeded = replace(there, seeded=True)
         trained = seeded(x)
         chance = relative(there(x), trained)
@@ -293,29 +306,29 @@ def _check_forward(tried: Subject, T: int) -> None:
 
         # A layer with noise of its own in training mode is another one each time.
         if (
-            chance > SAME
+            chance > REPEATS
             or relative(trained, expected) <= AGREES
             or is_rounding(there, difference)
         ):
             return
     raise BadInput(
-        f"the output of {described(tried.model)} in training mode, without dropout, is not that "
+        f"the output of {layer_name(tried.model)} in training mode, without dropout, is not that "
         "of its pattern in evaluation mode, so it would be trained as another function than it is "
         "measured; make both modes compute the same, or train it knowingly with check_layer=false"
     )
 
 
-def _by_pattern(tried: Subject, x: Tensor) -> Tensor:
+def _by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
     """proj(merge(pattern @ v, x, v)) in fp64 on the CPU."""
     layer = tried.model
+    assert isinstance(layer, SelfAttention)
     own = _placed(tried, x)
-    parts: Any = tried.call(layer, own, "split")
-    v = parts[2]
+    _, _, v = layer.split(own, *call.memo(layer, own))
     if isinstance(v, Tensor):
-        pattern: Any = tried.call(layer, own, "pattern")
+        pattern = layer.pattern(own, *call.memo(layer, own))
         mixed = pattern.to(v.dtype) @ v
     else:  # several sets of values, each with a pattern of its own
-        patterns: Any = tried.call(layer, own, "patterns")
+        patterns = layer.patterns(own, *call.memo(layer, own))
         mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
     y: Tensor = layer.proj(layer.merge(mixed, own, v))
     return y.to("cpu", torch.float64)
@@ -325,8 +338,9 @@ def _one_line(error: Exception) -> str:
     return "; ".join(str(error).splitlines())
 
 
-def described(layer: Any) -> str:
+def layer_name(layer: object) -> str:
     """The class of a layer; for SelfAttention with a part of the user, also its kernel."""
-    if type(layer) is not SelfAttention:
-        return type(layer).__name__
-    return f"SelfAttention with {getattr(layer.kernel, '__name__', type(layer.kernel).__name__)}"
+    name = type(layer).__name__
+    if isinstance(layer, SelfAttention) and type(layer) is SelfAttention:
+        name += f" with {function_name(layer.kernel)}"
+    return name

@@ -6,7 +6,6 @@ import platform
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as L
 import torch
@@ -15,7 +14,13 @@ from lightning.pytorch.callbacks import WeightAveraging
 from attnlab.data.contract import count_predictions
 from attnlab.errors import BadInput
 from attnlab.probes.base import Probe
-from attnlab.probes.capture import costs, eval_mode, first_nonfinite, mean_future_mass
+from attnlab.probes.capture import (
+    costs,
+    count_parameters,
+    eval_mode,
+    first_nonfinite,
+    mean_future_mass,
+)
 from attnlab.processor import instruction_set, processor_model
 from attnlab.training.callbacks import Watch
 from attnlab.training.lightning_module import GPTModule
@@ -23,9 +28,10 @@ from attnlab.training.lightning_module import GPTModule
 SOURCE = Path(__file__).parents[1]  # of attnlab
 
 
-def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]:
+def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, object]:
     """How a run ended, its losses in nats per prediction, its speed, and what probes measured."""
-    step, losses = trainer.global_step, lit.val_losses
+    step = trainer.global_step
+    losses = lit.val_losses
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     lit.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
     for callback in callbacks:
@@ -36,13 +42,15 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
             "a callback changed the weights after their last validation, so the losses are not "
             "those of the trained model; remove that callback, or use callbacks=ema"
         )
-    metrics: dict[str, Any] = {"variant": lit.settings.variant, "seed": lit.seed, "steps": step}
+    metrics: dict[str, object] = {"variant": lit.settings.variant, "seed": lit.seed, "steps": step}
     metrics |= {"baseline": "sdpa"} | outcome(trainer, watch) | {"val_loss": losses[step]}
     if lit.val_share < 1:  # with trainer.limit_val_batches
         metrics["val_share"] = lit.val_share
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
-    records = [callback.record for callback in callbacks if isinstance(callback, Probe)]
-    probes = {key: x for record in records for key, x in record.items()}
+    probes: dict[str, object] = {}
+    for callback in callbacks:
+        if isinstance(callback, Probe):
+            probes |= callback.record
     x, _ = lit.data.windows("val", lit.net.block_size, 2)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
@@ -51,23 +59,26 @@ def measured(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, Any]
             metrics["first_nonfinite"] = first_nonfinite(lit.net, x.to(lit.device))
         if lit.settings.train_loss:
             metrics["train_loss"] = train_loss(lit)
-        metrics |= of_data(lit)
+        metrics |= data_metrics(lit)
     tokens = step * trainer.accumulate_grad_batches * lit.batch_size * lit.net.block_size
     return metrics | {
         "tokens": tokens,
         "tokens_per_second": tokens / watch.seconds if watch.seconds else math.nan,
         "wall_seconds": watch.seconds,
-        "parameters": sum(p.numel() for p in lit.net.parameters()),
+        "parameters": count_parameters(lit.net),
         "costs": costs(lit.net),
         "probes": probes,
     }
 
 
-def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, Any]:
+def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, object]:
     """Whether the run finished, diverged, or was stopped by a callback, and why."""
     if watch.diverged_at is not None:
-        since = {"diverged_at_step": watch.diverged_at, "last_finite_loss": watch.last_finite_loss}
-        return {"status": "diverged"} | since
+        return {
+            "status": "diverged",
+            "diverged_at_step": watch.diverged_at,
+            "last_finite_loss": watch.last_finite_loss,
+        }
     if trainer.global_step == trainer.max_steps:
         return {"status": "finished"}
     return {"status": "stopped", "stopped_because": watch.stopped_because}
@@ -77,15 +88,16 @@ def train_loss(lit: GPTModule) -> float:
     """The mean loss over as much of the training data as the validation has."""
     total = predictions = 0.0
     for batch in lit.held_out("train"):
-        total += float(lit.loss([x.to(lit.device) for x in batch], "sum"))
-        predictions += count_predictions(batch[1])
+        x, y = batch
+        total += float(lit.loss((x.to(lit.device), y.to(lit.device)), "sum"))
+        predictions += count_predictions(y)
     return total / predictions
 
 
-def of_data(lit: GPTModule) -> dict[str, Any]:
+def data_metrics(lit: GPTModule) -> dict[str, object]:
     """What only a text, a task, or further lengths have."""
     data = lit.data
-    measures: dict[str, Any] = {"unit": data.unit}
+    measures: dict[str, object] = {"unit": data.unit}
     bits = data.bits_per_byte(lit.val_losses[lit.trainer.global_step])
     if bits is not None:
         measures["bits_per_byte"] = bits
@@ -106,7 +118,7 @@ def of_data(lit: GPTModule) -> dict[str, Any]:
     return measures
 
 
-def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, Any]:
+def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, object]:
     """The data, the code and the machine that the metrics come from."""
     return {
         "corpus": lit.data.record,

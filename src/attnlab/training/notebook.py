@@ -4,11 +4,14 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as L
 
 from attnlab.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 EVERY = 0.3  # seconds between two pictures
 
@@ -31,25 +34,25 @@ class NotebookProgress(L.Callback):
     needs ipywidgets."""
 
     def __init__(self) -> None:
-        self._bar: Any = None  # IPython's handle of the output that it updates
+        self._bar: DisplayHandle | None = None  # of the output that it updates
         self._first = 0  # the step at which this part of the run started
         self._begun = self._shown = 0.0
 
-    def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
         from IPython.display import HTML, display
 
         self._first = trainer.global_step
         self._begun = time.perf_counter()
         self._bar = display(HTML(self._html(trainer)), display_id=True)
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
         if time.perf_counter() - self._shown > EVERY:
             self._update(trainer)
 
-    def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_end(self, trainer: L.Trainer, *_: object) -> None:
         self._update(trainer)
 
-    def on_exception(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_exception(self, trainer: L.Trainer, *_: object) -> None:
         self._update(trainer)
 
     def _update(self, trainer: L.Trainer) -> None:

@@ -1,7 +1,5 @@
 """The progress bar of a run: its steps, the time left, and the last losses, in one line."""
 
-from typing import Any
-
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import TQDMProgressBar
 
@@ -13,14 +11,14 @@ class StepBar(TQDMProgressBar):
     of attnlab has one epoch without an end. In a notebook with ipywidgets, it is a widget.
     """
 
-    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: object) -> None:
         bar = self.train_progress_bar
         bar.reset(total=trainer.max_steps)
         bar.initial = trainer.global_step  # the rate is that of the steps since then
         bar.n = trainer.global_step
         bar.set_description("step")
 
-    def on_train_batch_end(self, trainer: L.Trainer, lit: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, lit: object, *_: object) -> None:
         step = trainer.global_step
         if not self._should_update(step, trainer.max_steps):
             return
@@ -28,11 +26,11 @@ class StepBar(TQDMProgressBar):
         bar.n = step
         bar.refresh()
 
-    def on_validation_start(self, *_: Any) -> None:
+    def on_validation_start(self, *_: object) -> None:
         """Show nothing; the loss of a validation is printed."""
 
-    def on_validation_batch_start(self, *_: Any, **__: Any) -> None: ...
+    def on_validation_batch_start(self, *_: object, **__: object) -> None: ...
 
-    def on_validation_batch_end(self, *_: Any, **__: Any) -> None: ...
+    def on_validation_batch_end(self, *_: object, **__: object) -> None: ...
 
-    def on_validation_end(self, *_: Any) -> None: ...
+    def on_validation_end(self, *_: object) -> None: ...

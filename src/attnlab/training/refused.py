@@ -4,10 +4,9 @@ Each would change what is trained or measured without a trace in the result, or 
 other arguments and callbacks work; the table in docs/training.md says how.
 """
 
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning.pytorch as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -15,6 +14,7 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from attnlab.errors import BadInput
+from attnlab.runs.settings import Settings
 
 MONITORED = "val/loss"  # the only value that attnlab gives to callbacks
 
@@ -22,11 +22,11 @@ MONITORED = "val/loss"  # the only value that attnlab gives to callbacks
 class Refused(NamedTuple):
     """An argument of the Trainer: the values that change nothing, and a reason for all others."""
 
-    allowed: tuple[Any, ...]
+    allowed: tuple[float | bool | None, ...]
     because: str
 
 
-STEPS = "a run counts steps, not epochs; use trainer.max_steps"
+NO_EPOCHS = "a run counts steps, not epochs; use trainer.max_steps"
 ONE_BATCH_A_STEP = "the batch of step n is a function of seed and n; use trainer.max_steps"
 NO_LOOP = "attnlab only trains and validates"
 ARGUMENTS = {
@@ -34,8 +34,8 @@ ARGUMENTS = {
     "fast_dev_run": Refused(
         (False, 0), "it drops checkpoints and loggers; use trainer.max_steps=1 logger=none"
     ),
-    "max_epochs": Refused((None, -1), STEPS),
-    "min_epochs": Refused((None, 0), STEPS),
+    "max_epochs": Refused((None, -1), NO_EPOCHS),
+    "min_epochs": Refused((None, 0), NO_EPOCHS),
     "limit_train_batches": Refused((None,), ONE_BATCH_A_STEP),
     "overfit_batches": Refused((0, 0.0), ONE_BATCH_A_STEP + ", or a short text"),
     "limit_test_batches": Refused((None,), NO_LOOP),
@@ -69,7 +69,7 @@ CALLBACKS = {
 }
 
 
-def check_arguments(trainer: Mapping[str, Any]) -> None:
+def check_arguments(trainer: Settings) -> None:
     """Raise BadInput for an argument of the Trainer that a run cannot have."""
     for name, (allowed, because) in ARGUMENTS.items():
         if name in trainer and trainer[name] not in allowed:
@@ -96,7 +96,7 @@ def make_callbacks(factories: Iterable[partial[L.Callback]], loggers: int) -> li
     made = []
     for make in factories:
         check_class(make.func)
-        made.append(made_by(make))
+        made.append(make_callback(make))
     # A callback of the user's may log values of its own, which others can monitor.
     closed = all(type(each).__module__.startswith(("lightning.", "attnlab.")) for each in made)
     for each in made:
@@ -113,14 +113,17 @@ def make_callbacks(factories: Iterable[partial[L.Callback]], loggers: int) -> li
     return made
 
 
-def check_class(made: Any) -> None:
+def check_class(made: Callable[..., object]) -> None:
     """Raise BadInput for a class of Lightning that is refused, or one that inherits from it."""
-    for name, because in CALLBACKS.items():
-        if inspect.isclass(made) and issubclass(made, getattr(callbacks, name)):
+    if not isinstance(made, type):
+        return  # a function that makes a callback
+    for cls in made.__mro__:
+        if cls.__module__.startswith("lightning.pytorch.") and cls.__name__ in CALLBACKS:
+            because = CALLBACKS[cls.__name__]
             raise BadInput(f"the callback {made.__name__} is not possible: {because}")
 
 
-def made_by(make: partial[L.Callback]) -> L.Callback:
+def make_callback(make: partial[L.Callback]) -> L.Callback:
     """A callback; BadInput where Lightning refuses its arguments or needs a package for it."""
     try:
         return make()
