@@ -188,17 +188,21 @@ class Mean(nn.Module):
 
 
 class Separator(nn.Module):
-    """One id lets its row see the mean of all."""
+    """One id lets its position see the mean of all, perhaps only if it occurs again later."""
 
-    def __init__(self, symbols: int, separator: int) -> None:
+    def __init__(self, symbols: int, separator: int, again: bool = False) -> None:
         super().__init__()
+        self.again = again
         self.vocab_size, self.block_size, self.separator = symbols, 19, separator
         self.embed, self.head = nn.Embedding(symbols, 8), nn.Linear(8, symbols)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
         before = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-        open_ = (ids == self.separator)[..., None]
+        is_here = ids == self.separator
+        if self.again:
+            is_here &= is_here.flip(1).cumsum(1).flip(1) > 1
+        open_ = is_here[..., None]
         return self.head(torch.where(open_, x.mean(1, keepdim=True), before))
 
 

@@ -14,7 +14,7 @@ from tests.checkup.faults import PLANTED
 from tests.checkup.kernels import KERNELS
 from tests.checkup.modes import STATEFUL, Detached, fault
 from tests.checkup.modes import loss as labels
-from tests.checkup.others import OTHERS
+from tests.checkup.others import OTHERS, Separator
 from tests.checkup.reports import REPORTED
 from tests.checkup.small import Row, Served
 from tests.conftest import ROOT
@@ -23,11 +23,15 @@ from tests.conftest import ROOT
 ASSERTED = [
     Row("a mode, asserted", fault("capped in training"), "differ from those in", "modes_agree"),
     Row("a gradient, asserted", Detached, "the slope of the outputs is", "gradients_right"),
+    Row("a mask of ones, asserted", fault("open with a mask"), "attention_mask", "causal"),
+    Row("a mask of ones in training, asserted", fault("open with a mask in training"),
+        "in training mode, with attention_mask", "causal"),
+    Row("an id that occurs again", lambda: Separator(300, 299, again=True), "read|depend",
+        "causal"),
     Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
-]
+]  # fmt: skip
 ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS, *ASSERTED)}
 EXAMINED = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
-NO_MASK = "no mask in training"
 SLOW = {
     "compiled",
     "angles in bf16",
@@ -73,7 +77,7 @@ def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:
     assertions = [n[7:] for n in attnlab.checkup.__all__ if n.startswith("assert_")]
     tried = {(row.check, bool(row.says)) for row in ROWS.values()}
     for check in attnlab.checkup.checks_for(Served()):  # by "interface of transformers"
-        tried.add((check.func.__name__[6:], False))
+        tried.add((check.check.func.__name__[6:], False))
     assert {(name, fails) for name in assertions for fails in (False, True)} <= tried
 
 
@@ -99,25 +103,27 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
      "one far pair"),
     (causal, "check_prefixes", nothing, "base by length, 64"),
     (causal, "_gradients_switched", nothing, "a window and the hint"),
-    (causal, "_leak_of_an_id", nothing, "an id of 300"),
-    (states, "enlarged", lambda weight, rng, tables: weight, "fill of -1e4"),
+    (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
+    (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
     (modes, "_slope", lambda tried, state: modes.Slope(1.0, 1.0), "detached values"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),
 ]  # fmt: skip
 # The same of the states of a property.
 STATES: list[tuple[Any, str, Any, str]] = [
-    (causal, "STATES", without(Weights.NOISE), "a leak behind a gate of 0"),
-    (causal, "STATES", lambda all_: tuple(s for s in all_ if not s.training), NO_MASK),
-    (causal, "STATES", lambda all_: all_[:-1], "a fast path of bf16"),
-    (causal, "MODES_WITH_GIVEN", lambda all_: (), "open with a mask"),
-    (causal, "MODES_WITH_GIVEN", the_first, "open with a mask in training"),
-    (modes, "MODES", lambda all_: (), "scores capped in training"),
-    (modes, "MODES", the_first, "scores capped in training, fresh weights"),
-    (padding, "STATES", the_first, "padding opened in training"),
-    (padding, "MODES", the_first, "documents apart in evaluation only"),
-    (loss, "MODES", the_first, "a mean over ignored labels in training"),
-    (caches, "STATES", lambda all_: tuple(s for s in all_ if not s.training),
+    (causal, "CAUSAL_STATES", without(Weights.NOISE), "a leak behind a gate of 0"),
+    (causal, "CAUSAL_STATES", lambda all_: tuple(s for s in all_ if not s.training),
+     "mask missing with dropout"),
+    (causal, "CAUSAL_STATES", lambda all_: all_[:-1], "a fast path of bf16"),
+    (causal, "MODES_WITH_GIVEN", lambda all_: (), "a mask of ones, asserted"),
+    (causal, "MODES_WITH_GIVEN", the_first, "a mask of ones in training, asserted"),
+    (modes, "COMPARED_MODES", lambda all_: (), "scores capped in training"),
+    (modes, "COMPARED_MODES", the_first, "scores capped in training, fresh weights"),
+    (padding, "PADDING_STATES", the_first, "padding opened in training"),
+    (padding, "PACKED_MODES", the_first, "documents apart in evaluation only"),
+    (loss, "LOSS_MODES", the_first, "a mean over ignored labels in training"),
+    (caches, "CACHE_STATES", without(Weights.LARGER), "a cap that steps of one leave out"),
+    (caches, "CACHE_STATES", lambda all_: tuple(s for s in all_ if not s.training),
      "positions restart in training"),
 ]  # fmt: skip
 

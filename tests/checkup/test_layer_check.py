@@ -71,9 +71,11 @@ VARIANTS = sorted(path.stem for path in (CONF / "attn").glob("*.yaml"))
 def test_variants_of_the_lab_pass_unless_a_leak_is_their_point(name: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         node: Any = OmegaConf.to_container(compose("train", [f"attn={name}"]).attn, resolve=True)
-    first, layer = (attention_factory(node)(AttentionConfig(24, 2, 24, layer=n)) for n in (0, 1))
+    make = attention_factory(node)
+    first, layer = (make(AttentionConfig(24, 2, 24, layer=n, vocab_size=11)) for n in (0, 1))
+    sizes = {"n_embd": 24, "block_size": 24, "vocab_size": 11}
     if name in REFUSED:
         with pytest.raises(BadInput, match=r"which its mask blocks|without keys"):
-            check_layer(layer, n_embd=24, block_size=24, before=[first])
+            check_layer(layer, **sizes, before=[first])
     else:
-        check_layer(layer, n_embd=24, block_size=24, before=[first])
+        check_layer(layer, **sizes, before=[first])

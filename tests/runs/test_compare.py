@@ -12,7 +12,7 @@ from attnlab.runs.best_rate import at_best
 from attnlab.runs.compare import compare
 from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
-from attnlab.runs.report import all_sentences
+from attnlab.runs.report import all_sentences, unchecked_sentence
 from attnlab.runs.tables import comparison_table, run_table
 from tests.invented import write_run
 
@@ -46,6 +46,19 @@ def test_a_leak_has_a_verdict_and_no_difference(two: Path) -> None:
     assert rows.verdict.to_dict() == {"sdpa": "baseline", "unscaled": "open", "flipped": "leak"}
     assert rows.difference.isna().to_dict() == {"sdpa": True, "unscaled": False, "flipped": True}
     assert run_table(read_runs(two)).set_index("run").leak.max() == pytest.approx(0.9)
+
+
+def test_what_was_not_checked_of_a_layer_is_said(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "sdpa", seed, 2.0, future_mass=0.0)
+        write_run(tmp_path, "recurrence", seed, 2.1, future_mass=math.nan)
+        unchecked = {"check_layer": seed != 1}
+        write_run(tmp_path, "mine", seed, 2.1, settings=unchecked, future_mass=0.0)
+    compared = compare(read_runs(tmp_path))
+    said = {c.label: unchecked_sentence(c) for c in compared}
+    assert "check_layer=false" in said["mine"] and "no pattern" in said["recurrence"]
+    assert said["sdpa"] == ""
+    assert {said["mine"], said["recurrence"]} <= {*all_sentences(compared)}
 
 
 def test_a_setting_with_one_rate_twice_is_refused(tmp_path: Path) -> None:

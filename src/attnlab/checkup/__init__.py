@@ -13,14 +13,14 @@ from .modes import (
 )
 from .outcomes import CannotCheck, CheckFailed
 from .padding import assert_documents_separate, assert_padding_ignored
-from .runner import Report, Result, checks_for, checkup
+from .runner import PropertyResult, Report, checks_for, checkup
 from .subject import prepared
 
 __all__ = [
     "CannotCheck",
     "CheckFailed",
+    "PropertyResult",
     "Report",
-    "Result",
     "assert_cache_equal",
     "assert_causal",
     "assert_deterministic",

@@ -8,27 +8,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from math import isfinite
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from .calls import Call, outputs_of, parameters_of, parts_of
+from .calls import Call, Model, Named, Own, arguments_of, outputs_of, parts_of
 from .causal import steady
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
-from .subject import Subject, is_rounding, prepared
+from .subject import Sizes, Subject, is_rounding, prepared
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
 # cache. `real` (B, T) is 1 for tokens and 0 for padding, of all tokens so far.
-Step = Callable[[Any, Tensor, Any], tuple[object, Any]]
-PaddedStep = Callable[[Any, Tensor, Any, Tensor], tuple[object, Any]]
+DecodingStep = Callable[[Own, Tensor, Own], tuple[object, Own]]
+PaddedStep = Callable[[Own, Tensor, Own, Tensor], tuple[object, Own]]
+AnyStep = Callable[..., tuple[object, Own]]  # one of the two
 PREFILL = 12
-CHUNK = 3
-READ = 1e-4  # a change of this share of the largest is no rounding
-ROUNDED = "rounding of the cache"
+SEVERAL = 3  # tokens of a step of several
+IS_READ = 1e-4  # a change of this share of the largest is no rounding
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
-STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
+CACHE_STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
 LOSSY = 1e-4  # of the standard deviation; a cache in bf16 or int8 changes outputs by more
 # Arguments under which models take a cache or a state.
 CACHES = (
@@ -45,6 +46,13 @@ PLACES = ("position_ids", "positions", "cache_position", "input_pos", "start_pos
           "begin", "start")  # fmt: skip
 
 
+@runtime_checkable
+class Reorders(Protocol):
+    """A cache that can change the order of its rows, as beam search needs it."""
+
+    def reorder_cache(self, rows: Tensor, /) -> object: ...
+
+
 @dataclass(frozen=True)
 class CacheStep:
     """A step of a model that takes a cache under one name and returns it under another."""
@@ -56,9 +64,13 @@ class CacheStep:
     place_as: str = ""  # "number", "row" (n,) or "rows" (B, n)
 
     def __call__(
-        self, model: Any, ids: Tensor, cache: Any, real: Tensor | None = None
-    ) -> tuple[object, Any]:
-        more: dict[str, Any] = dict(self.flags)
+        self,
+        model: Model,
+        ids: Tensor,
+        cache: tuple[object, int] | None,
+        real: Tensor | None = None,
+    ) -> tuple[object, tuple[object, int]]:
+        more: dict[str, object] = dict(self.flags)
         held, begin = cache if cache is not None else (None, 0)
         end = begin + ids.shape[1]
         if held is not None:
@@ -76,10 +88,10 @@ class CacheStep:
         return returned, (parts_of(returned).get(self.part), end)
 
 
-def found_step(tried: Subject) -> CacheStep:
+def cache_step_of(tried: Subject) -> CacheStep:
     """How a model takes and returns its cache, seen from what it returns; CannotCheck if it does
     not."""
-    takes = parameters_of(tried.model)
+    takes = arguments_of(tried.model)
     arguments = [name for name in CACHES if name in takes]
     if not arguments:
         raise CannotCheck("no argument for a cache is known")
@@ -95,7 +107,7 @@ def found_step(tried: Subject) -> CacheStep:
             try:
                 returned = tried.model(x.to(tried.device), **chosen)
             except REFUSALS as error:
-                errors.append(raised(error))
+                errors.append(in_one_line(error))
                 continue
         for argument in arguments:
             part = _returned_cache(returned, argument, arguments)
@@ -114,7 +126,7 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     for name in usual:
         if name in parts:
             return name
-    if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
+    if isinstance(returned, tuple) and not isinstance(returned, Named):
         # Logits first, then the cache, unless that is a loss.
         for name, x in list(parts.items())[1:]:
             if not (isinstance(x, Tensor) and x.numel() == 1) and len(arguments) == 1:
@@ -124,21 +136,14 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     return named[0] if len(named) == 1 and len(arguments) == 1 else ""
 
 
-def transformers_step(model: Any, ids: Tensor, cache: Any, real: Tensor | None = None) -> Any:
-    """A step with the interface of transformers, for `assert_cache_equal`."""
-    return CacheStep("past_key_values", "past_key_values", {"use_cache": True})(
-        model, ids, cache, real
-    )
-
-
 def assert_cache_equal(
-    model: Any,
-    step: Step | None = None,
+    model: Model,
+    step: DecodingStep | None = None,
     sample: Tensor | None = None,
     *,
     padded_step: PaddedStep | None = None,
     call: Call | None = None,
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that decoding with a cache gives the outputs of one pass, whatever the steps are.
 
@@ -147,7 +152,7 @@ def assert_cache_equal(
     has `reorder_cache`. Rounding, of caches of half precision or of integers, is no fault.
 
     Args:
-        step: see `Step`; by default the cache that the model takes and returns.
+        step: see `DecodingStep`; by default the cache that the model takes and returns.
         padded_step: the same with a mask, to decode rows of different lengths.
     """
     __tracebackhide__ = True
@@ -155,7 +160,7 @@ def assert_cache_equal(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The sizes of the steps in which a sequence is decoded."""
 
     name: str
@@ -168,7 +173,7 @@ class Plan:
 class Wrong:
     """The first step of a plan whose outputs differ from those of one pass."""
 
-    plan: Plan
+    plan: StepPlan
     number: int  # of the step, the first is 0 and has no cache
     change: float  # relative to the standard deviation
 
@@ -184,7 +189,7 @@ class Wrong:
     def late(self) -> bool:
         """Whether it is a step of several beyond the first tokens, for which a ring of the size of
         a window may have no room."""
-        late = self.begin >= CHUNK and self.begin + self.size > 2 * CHUNK
+        late = self.begin >= SEVERAL and self.begin + self.size > 2 * SEVERAL
         plain = self.plan.real is None and not self.plan.turned
         return late and self.size > 1 and plain and isfinite(self.change)
 
@@ -203,25 +208,30 @@ class Reads:
     one_pass: Tensor
     tolerance: float  # what rounding moves
 
-    def later(self) -> bool:
+    def reads_ahead(self) -> bool:
         """Whether an output reads later tokens of its own step."""
         n = self.cached.shape[1]
         j = torch.arange(len(self.cached))[:, None]
         later = j > self.begin + torch.arange(n)
-        return bool(((self.cached > READ) & later).any())
+        return bool(((self.cached > IS_READ) & later).any())
 
-    def more(self) -> list[int]:
+    def only_cached(self) -> list[int]:
         """The inputs that are read with the cache alone."""
-        more = (self.cached > READ) & (self.one_pass <= self.tolerance)
+        more = (self.cached > IS_READ) & (self.one_pass <= self.tolerance)
         return more.any(1).nonzero().flatten().tolist()
 
-    def less(self) -> list[int]:
+    def only_one_pass(self) -> list[int]:
         """The inputs that are read in one pass alone."""
-        less = (self.one_pass > READ) & (self.cached <= self.tolerance)
+        less = (self.one_pass > IS_READ) & (self.cached <= self.tolerance)
         return less.any(1).nonzero().flatten().tolist()
 
+    @property
+    def is_less_alone(self) -> bool:
+        """Whether the step reads less than one pass, and nothing else."""
+        return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
 
-def span(positions: list[int]) -> str:
+
+def inputs_in_words(positions: list[int]) -> str:
     """Positions of inputs in words."""
     first = positions[0]
     last = positions[-1]
@@ -233,27 +243,27 @@ def span(positions: list[int]) -> str:
     return f"inputs {', '.join(map(str, positions[:6]))}{others}"
 
 
-def plans(T: int) -> list[Plan]:
+def step_plans(T: int) -> list[StepPlan]:
     """The ways to step that are tried."""
     short = min(T, 2 * PREFILL)
     prefill = min(PREFILL, short - 1)
     tried = [
-        Plan("one token at a time", (1,) * short),
-        Plan("after a prefill", (prefill,) + (1,) * (short - prefill)),
-        Plan("several tokens at a time", (CHUNK,) * (short // CHUNK)),
+        StepPlan("one token at a time", (1,) * short),
+        StepPlan("after a prefill", (prefill,) + (1,) * (short - prefill)),
+        StepPlan("several tokens at a time", (SEVERAL,) * (short // SEVERAL)),
     ]
     if short + 8 < T:  # beyond a window
-        tried.append(Plan(f"up to {T}", (T - 8,) + (1,) * 8))
-        tried.append(Plan(f"several up to {T}", (T - 8, CHUNK, CHUNK)))
-    if T > 2 * CHUNK:
-        tried.append(Plan(f"a long step after {CHUNK}", (CHUNK, T - CHUNK)))
+        tried.append(StepPlan(f"up to {T}", (T - 8,) + (1,) * 8))
+        tried.append(StepPlan(f"several up to {T}", (T - 8, SEVERAL, SEVERAL)))
+    if T > 2 * SEVERAL:
+        tried.append(StepPlan(f"a long step after {SEVERAL}", (SEVERAL, T - SEVERAL)))
     return tried
 
 
-def padded_plans(T: int, rows: int) -> list[Plan]:
+def padded_step_plans(T: int, rows: int) -> list[StepPlan]:
     """The same with padding before or after the first tokens of a row."""
-    tried: list[Plan] = []
-    for plan in plans(T)[1:3]:
+    tried: list[StepPlan] = []
+    for plan in step_plans(T)[1:3]:
         at = torch.arange(sum(plan.sizes))[None]
         n = at.shape[1]
         left = at >= n // 6
@@ -266,190 +276,200 @@ def padded_plans(T: int, rows: int) -> list[Plan]:
     return tried
 
 
+@dataclass
+class PlansTried:
+    """What the plans have shown in one state."""
+
+    ran: list[StepPlan] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # why a plan could not be tried
+    rounded: list[str] = field(default_factory=list)  # by how much rounding changes outputs
+
+
 def check_cache_equal(
-    tried: Subject, step: Step | None = None, padded_step: PaddedStep | None = None
+    tried: Subject, step: DecodingStep | None = None, padded_step: PaddedStep | None = None
 ) -> Passed:
     """Decoding with a cache gives the outputs of one pass, see `assert_cache_equal`."""
     __tracebackhide__ = True
     remarks: list[str] = []
     if step is None:
-        step = found_step(tried)
+        step = cache_step_of(tried)
         step = _with_places(tried, step, remarks)
-    own = replace(tried, best=None)  # for caches that are of the model's own precision
-    for subject in [tried] if tried.best is None else [tried, own]:
-        try:
-            return _check_cache(subject, step, padded_step, remarks)
-        except CannotCheck:
-            if subject.best is None:
-                raise
-    raise AssertionError("the last of the subjects has returned or raised")
+    try:
+        return _check_cache(tried, step, padded_step, remarks)
+    except CannotCheck:
+        if tried.best is None:
+            raise
+    # Some caches are of the model's own precision, whatever that of the weights is.
+    return _check_cache(replace(tried, best=None), step, padded_step, remarks)
 
 
 def _check_cache(
-    tried: Subject, step: Step, padded_step: PaddedStep | None, remarks: list[str]
+    tried: Subject, step: DecodingStep, padded_step: PaddedStep | None, remarks: list[str]
 ) -> Passed:
-    """The same in the best precision, or in the model's own; CannotCheck if no step works."""
+    """Decoding in one precision gives the outputs of one pass; CannotCheck if no step works.
+
+    The remarks are those on the step; further ones are added to a copy.
+    """
     __tracebackhide__ = True
-    refused: list[str] = []
+    remarks = [*remarks]
     not_tried: list[str] = []
     states: list[str] = []
-    excused: set[str] = set()
-    said = "decoding with a cache gives the outputs of one pass"
-    for state in STATES if tried.weights else (EVALUATION,):
-        with tried.put(state) as there, torch.no_grad():
-            if state.weights is not Weights.OWN and remarks_of_rounding(remarks):
-                not_tried.append(f"a cache {state}, for it rounds")
-                continue
-            try:
-                there = replace(steady(there), state=replace(state, grad=False))
-                found = _tried_plans(there, step, padded_step)
-            except REFUSALS as error:
-                if state == EVALUATION:
-                    raise
-                not_tried.append(f"a cache {state}: {raised(error)}")
-                continue
-            if found.judged == 0:
-                if state == EVALUATION:
-                    raise CannotCheck(f"no step with a cache works: {found.refused[0]}")
-                not_tried.append(f"a cache {state}: {found.refused[0]}")
-                continue
-            states.append(str(state))
-            if state == EVALUATION:
-                refused = found.refused
-                remarks += found.rounded[:1]
-            if tried.best is not None and any(not isfinite(w.change) for w in found.wrong):
-                raise CannotCheck("outputs are not finite in this precision")
-            # What a ring has no room for is told once; larger weights hide what one pass reads.
-            found.wrong[:] = [wrong for wrong in found.wrong if wrong.plan.name not in excused]
-            if found.wrong:
-                remarks += _judge(there, step, found)
-                excused = {wrong.plan.name for wrong in found.wrong}
-    if not reorders(tried, step):
+    excused: set[str] = set()  # names of plans
+    rounds = False
+    for state in CACHE_STATES if tried.weights else (EVALUATION,):
+        if rounds and state.weights is not Weights.OWN:
+            not_tried.append(f"a cache {state}, for it rounds")
+            continue
+        try:
+            plans = _check_state(tried, state, step, padded_step, excused)
+        except REFUSALS as error:
+            if state == EVALUATION or isinstance(error, CheckFailed):
+                raise
+            not_tried.append(f"a cache {state}: {in_one_line(error)}")
+            continue
+        states.append(str(state))
+        # What a ring has no room for is told once; larger weights hide what one pass reads.
+        excused |= {wrong.plan.name for wrong in plans.wrong}
+        remarks += [f"not in long steps, as in a ring without room: {x}" for x in plans.wrong]
+        if state == EVALUATION:
+            not_tried += plans.refused
+            remarks += plans.rounded[:1]
+            rounds = bool(plans.rounded)
+    if not can_reorder(tried, step):
         not_tried.append("another order of rows in the cache, as in beam search")
-    not_tried = [*refused, *not_tried]
+    said = "decoding with a cache gives the outputs of one pass"
     return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
 
 
-def remarks_of_rounding(remarks: list[str]) -> bool:
-    return any(each.startswith(ROUNDED) for each in remarks)
+def _check_state(
+    tried: Subject,
+    state: State,
+    step: DecodingStep,
+    padded_step: PaddedStep | None,
+    excused: set[str],
+) -> PlansTried:
+    """What the plans show in one state, without wrong steps of those that are excused; CheckFailed
+    if a wrong step is not that of a ring."""
+    __tracebackhide__ = True
+    with tried.put(state) as there, torch.no_grad():
+        without_graph = replace(steady(there), state=replace(state, grad=False))
+        plans = _try_plans(without_graph, step, padded_step)
+        if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
+            raise CannotCheck("outputs are not finite in this precision")
+        plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
+        _raise_unless_ring(without_graph, step, plans)
+    return plans
 
 
-@dataclass(frozen=True)
-class Found:
-    """What the plans have shown in one state."""
-
-    plans: list[Plan]
-    wrong: list[Wrong]
-    refused: list[str]
-    rounded: list[str]
-
-    @property
-    def judged(self) -> int:
-        return len(self.plans)
-
-
-def _tried_plans(tried: Subject, step: Step, padded_step: PaddedStep | None) -> Found:
-    """The first wrong step of each plan."""
-    every = plans(tried.length)
+def _try_plans(tried: Subject, step: DecodingStep, padded_step: PaddedStep | None) -> PlansTried:
+    """The first wrong step of each plan; CannotCheck if the model refuses them all."""
+    every = step_plans(tried.length)
     if tried.affordable(tried.length) < 64:  # a large model
         every = every[:3]
     if tried.state.training:
         every = every[1:2]
-    elif reorders(tried, step):
-        every.append(Plan("rows in another order", (PREFILL // 2,) + (1,) * 5, turned=True))
-    found = Found([], [], [], [])
-    padded = padded_plans(tried.length, tried.rows) if padded_step else []
-    for plan in [*every, *([] if tried.state.training else padded)]:
-        run = step if plan.real is None else padded_step
+    elif can_reorder(tried, step):
+        every.append(StepPlan("rows in another order", (PREFILL // 2,) + (1,) * 5, turned=True))
+    if padded_step is not None and not tried.state.training:
+        every += padded_step_plans(tried.length, tried.rows)
+    plans = PlansTried()
+    for plan in every:
+        run: AnyStep = step
+        if plan.real is not None and padded_step is not None:
+            run = padded_step
         try:
-            wrong = first_wrong(tried, run, plan, found.rounded)
+            wrong = first_wrong_step(tried, run, plan, plans.rounded)
         except REFUSALS as error:
-            found.refused.append(f"{plan.name}, which is refused ({raised(error)})")
+            plans.refused.append(f"{plan.name}, which is refused ({in_one_line(error)})")
             continue
-        found.plans.append(plan)
+        plans.ran.append(plan)
         if wrong is not None:
-            found.wrong.append(wrong)
-    return found
+            plans.wrong.append(wrong)
+    if not plans.ran:
+        raise CannotCheck(f"no step with a cache works: {plans.refused[0]}")
+    return plans
 
 
-def _judge(tried: Subject, step: Step, found: Found) -> list[str]:
-    """Raise CheckFailed, unless each wrong step only misses what a ring of the size of a window
-    has no room for; then a remark on each."""
+def _raise_unless_ring(tried: Subject, step: DecodingStep, plans: PlansTried) -> None:
+    """CheckFailed, unless each wrong step only misses what a ring of the size of a window has no
+    room for."""
     __tracebackhide__ = True
-    reads = [(wrong, _reads(tried, step, wrong)) for wrong in found.wrong]
-    rings = [
-        wrong.late and read is not None and not read.more() and not read.later() and read.less()
-        for wrong, read in reads
-    ]
-    if all(rings):
-        return [f"not in long steps, as in a ring without room: {wrong}" for wrong in found.wrong]
-    shown = [wrong for wrong, ring in zip(found.wrong, rings, strict=True) if not ring]
-    known = [read for wrong, read in reads if read is not None and wrong in shown]
-    count = f"and {len(shown) - 2} more ways" if len(shown) > 2 else ""
+    faulty: list[Wrong] = []
+    reads: list[Reads] = []  # of the faulty ones, where it is known
+    for wrong in plans.wrong:
+        read = _what_is_read(tried, step, wrong)
+        if wrong.late and read is not None and read.is_less_alone:
+            continue  # as in such a ring
+        faulty.append(wrong)
+        if read is not None:
+            reads.append(read)
+    if not faulty:
+        return
     where = "" if tried.state == EVALUATION else f", only {tried.state}"
+    ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     raise CheckFailed(
-        f"with the cache the outputs differ in {len(shown)} of {found.judged} ways to step{where}",
-        *map(str, shown[:2]),
-        count,
-        which_steps(found, shown),
-        most_telling(known),
+        f"with the cache the outputs differ in {ways}{where}",
+        *map(str, faulty[:2]),
+        f"and {len(faulty) - 2} more ways" if len(faulty) > 2 else "",
+        which_steps_are_wrong(plans.ran, faulty),
+        what_wrong_steps_read(reads),
         state=str(tried.state),
     )
 
 
-def most_telling(known: list[Reads]) -> str:
+def what_wrong_steps_read(known: list[Reads]) -> str:
     """What one of the wrong steps reads: ahead, more or less than one pass, if one does."""
     for reads in known:
-        if reads.later():
+        if reads.reads_ahead():
             return "one reads its own later tokens"
     for reads in known:
-        if reads.more():
-            return f"one reads {span(reads.more())}, which one pass does not read there"
+        if more := reads.only_cached():
+            return f"one reads {inputs_in_words(more)}, which one pass does not read there"
     for reads in known:
-        if reads.less():
-            return f"one does not read {span(reads.less())}, which one pass reads there"
+        if less := reads.only_one_pass():
+            return f"one does not read {inputs_in_words(less)}, which one pass reads there"
     return "they read the inputs that one pass reads, with other weights" if known else ""
 
 
-def which_steps(found: Found, shown: list[Wrong]) -> str:
+def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
     """Which steps are wrong and which are right, from the first wrong step of each plan."""
-    if all(wrong.plan.turned for wrong in shown):
+    if all(wrong.plan.turned for wrong in faulty):
         return "only with rows in another order: a part of the cache is not reordered"
-    if all(wrong.plan.real is not None for wrong in shown):
+    if all(wrong.plan.real is not None for wrong in faulty):
         return "only with padding: apply the mask in every step, to its own tokens"
-    by_plan = {wrong.plan.name: wrong for wrong in shown}
-    right = {"first": 0, "one": 0, "several": 0}
-    for plan in found.plans:
-        wrong = by_plan.get(plan.name)
-        for number, size in enumerate(plan.sizes[: wrong.number if wrong else None]):
-            kind = "one" if size == 1 else "several"
-            right["first" if number == 0 else kind] += 1
-    first = [wrong for wrong in shown if wrong.number == 0]
-    one = [wrong for wrong in shown if wrong.number and wrong.size == 1]
-    several = [wrong for wrong in shown if wrong.number and wrong.size > 1]
+    wrong_of = {wrong.plan.name: wrong for wrong in faulty}
+    right_sizes: set[int] = set()  # of cached steps before the first wrong one
+    for plan in plans:
+        wrong = wrong_of.get(plan.name)
+        end = len(plan.sizes) if wrong is None else wrong.number
+        right_sizes.update(plan.sizes[1:end])
+    without_cache = [wrong for wrong in faulty if wrong.number == 0]
+    cached = [wrong for wrong in faulty if wrong.number > 0]
+    single = any(wrong.size == 1 for wrong in cached)
+    several = any(wrong.size > 1 for wrong in cached)
     parts = []
-    if first:
+    if without_cache:
         parts.append("the first step, whose cache is empty, is wrong")
-    if one and several:
+    if single and several:
         parts.append("steps of one token and of several are wrong")
-    elif one:
-        also = ", those of several are right" if right["several"] else ""
+    elif single:
+        also = ", those of several are right" if right_sizes - {1} else ""
         parts.append(f"steps of one token are wrong{also}")
     elif several:
-        also = ", those of one token are right" if right["one"] else ""
+        also = ", those of one token are right" if 1 in right_sizes else ""
         parts.append(f"steps of several tokens are wrong{also}")
-    cached = one + several
     numbers = {wrong.number for wrong in cached}
     if numbers == {1}:
         parts.append("from the first cached step on")
-    elif cached and all(wrong.number == 2 for wrong in cached):
+    elif numbers == {2}:
         parts.append("the first cached step is right, the second is not")
     elif cached:
         parts.append(f"the first wrong one begins at position {min(w.begin for w in cached)}")
     return "; ".join(parts)
 
 
-def decoded(tried: Subject, step: Any, ids: Tensor, plan: Plan) -> Tensor:
+def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tensor:
     """(B, sum of the plan's sizes, V) fp64 on the CPU, in steps of these sizes."""
     parts = []
     cache = None
@@ -460,7 +480,9 @@ def decoded(tried: Subject, step: Any, ids: Tensor, plan: Plan) -> Tensor:
         begin += size
         if plan.turned and cache is not None:
             rows = torch.arange(len(ids) - 1, -1, -1, device=tried.device)
-            cache_of(cache).reorder_cache(rows)
+            beams = own_cache(cache)
+            assert isinstance(beams, Reorders)
+            beams.reorder_cache(rows)
             turned = not turned
         if turned:
             new = new.flip(0)
@@ -474,12 +496,12 @@ def decoded(tried: Subject, step: Any, ids: Tensor, plan: Plan) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def cache_of(cache: Any) -> Any:
+def own_cache(cache: Own) -> object:
     """The model's own cache, of what a step carries on."""
     return cache[0] if isinstance(cache, tuple) and len(cache) == 2 else cache
 
 
-def reorders(tried: Subject, step: Step) -> bool:
+def can_reorder(tried: Subject, step: DecodingStep) -> bool:
     """Whether the cache of a model can change the order of its rows."""
     if not isinstance(step, CacheStep) or tried.rows < 2:
         return False
@@ -488,10 +510,12 @@ def reorders(tried: Subject, step: Step) -> bool:
             _, cache = step(tried.model, tried.draw(2, 4).to(tried.device), None)
         except REFUSALS:
             return False
-    return callable(getattr(cache_of(cache), "reorder_cache", None))
+    return isinstance(own_cache(cache), Reorders)
 
 
-def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wrong | None:
+def first_wrong_step(
+    tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str]
+) -> Wrong | None:
     """The first step whose outputs differ from those of one pass, or of one step if padded."""
     B = min(2, tried.rows) if plan.real is None else len(plan.real)
     ids = tried.draw(B, sum(plan.sizes))
@@ -501,12 +525,17 @@ def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wr
             return tried(ids)
         return decoded(tried, step, ids, replace(plan, sizes=(ids.shape[1],)))
 
-    def difference(begin: int = 0, end: int | None = None) -> Tensor:
-        y = (decoded(tried, step, ids, plan) - one_pass())[:, begin:end]
-        return y if plan.real is None else y.where(plan.real[:, begin:end, None], 0.0)
+    def off_by(expected: Tensor) -> Tensor:
+        """(B, T, V), 0 at padding."""
+        off = decoded(tried, step, ids, plan) - expected
+        return off if plan.real is None else off.where(plan.real[..., None], 0.0)
 
-    size = float(one_pass().std()) or 1.0
-    off = difference().abs().amax((0, 2)) / size  # (T,)
+    def difference(begin: int = 0, end: int | None = None) -> Tensor:
+        return off_by(one_pass())[:, begin:end]
+
+    expected = one_pass()
+    size = float(expected.std()) or 1.0
+    off = off_by(expected).abs().amax((0, 2)) / size  # (T,)
     ends = list(accumulate(plan.sizes))
     changes = [float(off[e - n : e].max()) for n, e in zip(plan.sizes, ends, strict=True)]
     limit = max(1e-6, tried.tolerance)
@@ -516,7 +545,9 @@ def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wr
     finite = all(map(isfinite, changes))
     if finite and is_rounding(tried, difference):
         if max(changes) > LOSSY:
-            rounded.append(f"{ROUNDED} changes outputs by {max(changes):.1g} of the std")
+            rounded.append(
+                f"rounding of the cache changes outputs by {max(changes):.1g} of the std"
+            )
         return None
     number = wrong[0]
     end = ends[number]
@@ -525,7 +556,7 @@ def first_wrong(tried: Subject, step: Any, plan: Plan, rounded: list[str]) -> Wr
     return Wrong(plan, number, changes[number])
 
 
-def _reads(tried: Subject, step: Step, wrong: Wrong) -> Reads | None:
+def _what_is_read(tried: Subject, step: DecodingStep, wrong: Wrong) -> Reads | None:
     """What the wrong step reads, by changing one input at a time; None with padding."""
     plan = replace(wrong.plan, sizes=wrong.plan.sizes[: wrong.number + 1])
     if plan.real is not None or plan.turned or not isfinite(wrong.change):
@@ -549,7 +580,7 @@ def _reads(tried: Subject, step: Step, wrong: Wrong) -> Reads | None:
 
     try:
         cached = moved(lambda ids: decoded(tried, step, ids, plan))
-        tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, READ)
+        tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, IS_READ)
         return Reads(begin, cached, moved(tried), tolerance)
     except REFUSALS:
         return None
@@ -563,18 +594,18 @@ def _with_first(x: Tensor, new: Tensor, rows: int) -> Iterator[Tensor]:
 
 def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheStep:
     """The step, told where it begins if it is wrong otherwise and right then."""
-    takes = parameters_of(tried.model)
+    takes = arguments_of(tried.model)
     places = [name for name in PLACES if name in takes]
     if not places:
         return step
-    plan = plans(tried.length)[1]
+    plan = step_plans(tried.length)[1]
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]
     with tried.put(EVALUATION) as there, torch.no_grad():
         for choice in choices:
             try:
-                wrong = first_wrong(there.anew(), choice, plan, [])
+                wrong = first_wrong_step(there.anew(), choice, plan, [])
             except REFUSALS:
                 continue
             if wrong is None:

@@ -3,13 +3,17 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from types import MethodType
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from .outcomes import CannotCheck
 
+Model = Callable[..., object]
+# What a function of the user's gets or carries on: its own class of model, or of cache.
+Own = Any
 # The model and inputs (B, T, ...), perhaps with optional tensors by name -> what it returns.
 Call = Callable[..., object]
 TARGETS = ("targets", "target", "labels", "label", "y")
@@ -20,34 +24,63 @@ DOCUMENTS = (
 )  # fmt: skip
 
 
-def tensors_of(value: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+@runtime_checkable
+class Array(Protocol):
+    """An array of another library, such as NumPy."""
+
+    def __array__(self) -> object: ...
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A tuple whose parts have names."""
+
+    _fields: tuple[str, ...]
+
+
+@runtime_checkable
+class WithLogits(Protocol):
+    """An output with logits, which may be a property."""
+
+    @property
+    def logits(self) -> object: ...
+
+
+def named_tensors(value: object, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
     """The tensors and arrays in a value, in containers and attributes of it, with their names."""
-    if hasattr(value, "__array__") and not isinstance(value, Tensor):
-        value = torch.as_tensor(value)
     if isinstance(value, Tensor):
         yield name, value
+    elif isinstance(value, Array):
+        yield name, torch.as_tensor(value)
     elif depth:
         for key, part in parts_of(value).items():
-            yield from tensors_of(part, f"{name}.{key}" if name else key, depth - 1)
+            yield from named_tensors(part, f"{name}.{key}" if name else key, depth - 1)
 
 
-def parts_of(returned: Any) -> dict[str, Any]:
+def parts_of(returned: object) -> dict[str, object]:
     """The parts of what a model returns, by key, number or name of an attribute."""
-    if isinstance(returned, tuple) and hasattr(returned, "_fields"):
+    if isinstance(returned, tuple) and isinstance(returned, Named):
         return dict(zip(returned._fields, returned, strict=True))
     if isinstance(returned, tuple | list):
         return {str(n): part for n, part in enumerate(returned)}
     if isinstance(returned, Mapping):
         return {str(key): part for key, part in returned.items()}
-    own = {"logits": returned.logits} if hasattr(returned, "logits") else {}
-    return own | getattr(returned, "__dict__", {})
+    parts: dict[str, object] = {}
+    if isinstance(returned, WithLogits):
+        parts["logits"] = returned.logits
+    return parts | attributes_of(returned)
+
+
+def attributes_of(value: object) -> dict[str, object]:
+    """The attributes that an object itself holds; of some, such as a number, there are none."""
+    return dict(getattr(value, "__dict__", {}))
 
 
 def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """The floats (B, T, V) in what a model returns, by name or number, `logits` first, those of
     other shapes (B, T, ...) last; CannotCheck if there are none."""
     outputs: dict[str, Tensor] = {}
-    for name, x in tensors_of(returned):
+    for name, x in named_tensors(returned):
         if x.is_floating_point() and x.shape[:2] == shape:
             outputs[name or "0"] = x
     if not outputs:
@@ -68,11 +101,11 @@ def outputs_of(returned: object, shape: tuple[int, ...]) -> Tensor:
     return next(iter(floats_of(returned, shape).values()))
 
 
-def loss_of(returned: Any) -> Tensor:
+def loss_of(returned: object) -> Tensor:
     """The loss in what a model returns: by that name, or the only number; CannotCheck if none."""
-    parts = {"": returned} if isinstance(returned, Tensor) else parts_of(returned)
-    named = [x for name, x in parts.items() if "loss" in name and isinstance(x, Tensor)]
-    numbers = [x for x in parts.values() if isinstance(x, Tensor) and x.numel() == 1]
+    parts = dict(named_tensors(returned, depth=1))
+    named = [x for name, x in parts.items() if "loss" in name]
+    numbers = [x for x in parts.values() if x.numel() == 1]
     for x in [*named, *numbers]:
         if x.is_floating_point() and x.numel() == 1:
             return x.reshape(())
@@ -82,14 +115,16 @@ def loss_of(returned: Any) -> Tensor:
 def module_of(model: object) -> nn.Module | None:
     """The module behind a model: itself, the owner of a bound method, or what a function, a
     partial or an object holds. A scripted one counts as a function, whose weights stay."""
-    held: list[object] = [model, getattr(model, "__self__", None)]
-    if isinstance(model, partial):
+    held: list[object] = [model]
+    if isinstance(model, MethodType):
+        held.append(model.__self__)
+    elif isinstance(model, partial):
         held += [model.func, *model.args, *model.keywords.values()]
     elif inspect.isfunction(model):
         names = inspect.getclosurevars(model)
         held += [*names.nonlocals.values(), *names.globals.values()]
     elif not isinstance(model, nn.Module):
-        held += getattr(model, "__dict__", {}).values()
+        held += attributes_of(model).values()
     modules: list[nn.Module] = []
     for each in held:
         known = any(each is other for other in modules)
@@ -107,38 +142,38 @@ def parts_below(model: object) -> list[nn.Module]:
     return [] if module is None else list(module.modules())
 
 
-def parameters_of(model: Any) -> dict[str, inspect.Parameter]:
+def arguments_of(model: object) -> dict[str, inspect.Parameter]:
     """What a model's `forward`, or the function that it is, takes; empty if this is unknown."""
     function = model
     if isinstance(model, nn.Module):
         function = getattr(model, "_orig_mod", model).forward  # of a compiled module
     try:
-        return dict(inspect.signature(function).parameters)
+        return dict(inspect.signature(function).parameters)  # type: ignore[arg-type]  # or none
     except (TypeError, ValueError):
         return {}
 
 
 def missing_arguments(model: object) -> list[str]:
     """The arguments beside the first that must be given."""
-    takes = list(parameters_of(model).values())
+    takes = list(arguments_of(model).values())
     needed = [p.name for p in takes if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]
     keyword = [p.name for p in takes if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
     return [*needed[1:], *keyword]
 
 
-def plainly(model: Any, x: Tensor, **more: Any) -> object:
+def plainly(model: Model, x: Tensor, **more: object) -> object:
     """The usual call."""
     return model(x, **more)
 
 
-def with_targets(model: Any, x: Tensor, **more: Any) -> object:
+def with_targets(model: Model, x: Tensor, **more: object) -> object:
     """The call of a model that returns all logits only if it gets targets."""
     return model(x, x, **more)
 
 
 def ways_to_call(model: object) -> list[Call]:
     """The calls to try, in order."""
-    names = list(parameters_of(model))
+    names = list(arguments_of(model))
     if len(names) > 1 and names[1] in TARGETS:
         return [plainly, with_targets]
     return [plainly]

@@ -2,31 +2,41 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from .calls import Call, module_of
-from .leaks import SHAPES, Description, differ, explain, followed, place_of
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .calls import Call, Model, module_of
+from .leaks import SHAPES, Description, any_differ, explain_map, place_of_leak, record_modules
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
-from .subject import DENSE, MOST_IDS, UNDECLARED, Subject, is_rounding, prepared, relative
+from .subject import (
+    DENSE,
+    MOST_IDS,
+    UNDECLARED,
+    Sizes,
+    SizesAndCall,
+    Subject,
+    is_rounding,
+    prepared,
+    relative,
+)
 
 MAP = 48  # the largest map, in which every input is changed alone
 SURE = 0.01  # a change of this share is no rounding in the best precision
 WITH_GIVEN = 16  # the length of sequences with optional tensors
-STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(own_dtype=True))
+CAUSAL_STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(own_dtype=True))
 MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
 
 
 def assert_causal(
-    model: Any,
+    model: Model,
     sample: Tensor | None = None,
     *,
     call: Call | None = None,
     dense: int | None = None,
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that no output depends on later inputs, in each of the states, at any length.
 
@@ -82,8 +92,8 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
                 if state == EVALUATION:
                     raise
                 if state == TRAINING:
-                    crashed = f"{state} the model raises {raised(error)}"
-                not_tried.append(f"{state}, in which it raises {raised(error)}")
+                    crashed = f"{state} the model raises {in_one_line(error)}"
+                not_tried.append(f"{state}, in which it raises {in_one_line(error)}")
             else:
                 tried_states.append(str(state))
     if tried.length > dense:
@@ -103,7 +113,7 @@ def causal_states(tried: Subject) -> list[State]:
     """The states in which nothing may depend on later inputs, evaluation first."""
     if not tried.weights:
         return [EVALUATION]
-    states = [state for state in STATES if not (state.own_dtype and tried.best is None)]
+    states = [state for state in CAUSAL_STATES if not (state.own_dtype and tried.best is None)]
     for given in tried.optional:
         if not given.startswith("padding"):  # see `assert_padding_ignored`
             states += [replace(mode, given=given) for mode in MODES_WITH_GIVEN]
@@ -183,7 +193,7 @@ def _raise(tried: Subject, leak: "Leak | None") -> None:
     __tracebackhide__ = True
     if leak is None:
         return
-    description, map_ = described(tried, leak)
+    description, map_ = leak_in_words(tried, leak)
     where = "" if tried.state == EVALUATION else f"only {tried.state}"
     raise CheckFailed(
         description.what, where, description.place, description.look,
@@ -259,7 +269,11 @@ def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Ten
 
 
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
-    """Give each id to a sequence before a cut, and to another also after it: the worst change."""
+    """The worst change of outputs before a cut, for each id.
+
+    A layer may look up equal ids only: the id stands before the cut in both sequences, and after
+    it in the second alone, whose suffix is also another.
+    """
     __tracebackhide__ = True
     (x,) = tried.draw(1, T)
     cut = T // 2
@@ -273,7 +287,9 @@ def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     return _worst(tried, xs, others, [cut] * len(ids), moved)
 
 
-def _worst(tried: Subject, xs: Any, others: Tensor, cuts: list[int], moved: Tensor) -> Leak | None:
+def _worst(
+    tried: Subject, xs: Tensor | list[Tensor], others: Tensor, cuts: list[int], moved: Tensor
+) -> Leak | None:
     """By how much outputs moved (N, T) as sequences were changed from their cuts on."""
     __tracebackhide__ = True
     T = moved.shape[1]
@@ -353,7 +369,7 @@ def dependence(tried: Subject, xs: Tensor) -> Tensor:
     return map_ / (float(map_.max()) or 1.0)
 
 
-def described(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
+def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     """A leak in words, and the map of a short sequence."""
     T = min(len(leak.x), MAP)
     tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
@@ -364,8 +380,8 @@ def described(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
         judged = judged_positions(tried, T)
         map_ *= judged & judged[:, None]
     map_ = own.maximum(another)
-    place = place_of(tried, leak.x, leak.changed, leak.cut)
-    description = explain(map_ > tolerance)
+    place = place_of_leak(tried, leak.x, leak.changed, leak.cut)
+    description = explain_map(map_ > tolerance)
     if description is None:
         first, last = leak.places[0], leak.places[-1]
         what = (
@@ -380,7 +396,9 @@ def described(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     return Description(description.what, place, description.look), map_
 
 
-def assert_mask_is_infinite(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+def assert_mask_is_infinite(
+    model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
+) -> str:
     """Assert that nothing depends on later inputs even with weights 10,000 times as large.
 
     Blocked scores of -1e4 then lose against others. A published model may never get so far.
@@ -396,10 +414,11 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
         )
-    with tried.put(EVALUATION) as there:
-        there = steady(there)
+    with tried.put(EVALUATION) as evaluation:
+        how = steady(evaluation)
     with tried.put(State(weights=Weights.HUGE)) as huge:
-        there = replace(huge, rows=there.rows, seeded=there.seeded, restored=there.restored)
+        # With huge weights rounding alone makes outputs differ, so it is called as with its own.
+        there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
         T = there.fitting(min(32, tried.dense))
         if not bool(there(there.draw(4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
@@ -410,7 +429,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
                 raise CheckFailed(
                     f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
                     f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
-                    place_of(there, leak.x, leak.changed, leak.cut),
+                    place_of_leak(there, leak.x, leak.changed, leak.cut),
                     "fill with -inf or torch.finfo(dtype).min, after a softcap",
                     grave=False,
                     state=str(there.state),
@@ -419,7 +438,9 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
     return Passed(said, states=(str(State(weights=Weights.HUGE)),))
 
 
-def assert_past_used(model: Any, sample: Tensor | None = None, **given: Any) -> str:
+def assert_past_used(
+    model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
+) -> str:
     """Assert that some output depends on an earlier input, perhaps with noise on the weights. What
     may be meant is only remarked: the input before is not read, or the order has no effect."""
     __tracebackhide__ = True
@@ -470,9 +491,9 @@ def _order_ignored(tried: Subject, T: int) -> bool:
     }
     recorded = {}
     for name, early in earlier.items():
-        _, recorded[name] = followed(tried, module, torch.cat([early, last], 1)[0], T - 1, T)
+        _, recorded[name] = record_modules(tried, module, torch.cat([early, last], 1)[0], T - 1, T)
     same, turned, other = recorded["same"], recorded["turned"], recorded["other"]
     for key, (_, outputs) in same.items():
-        if key in other and differ(outputs, other[key][1], 1e-4):  # the first that mixes time
-            return not differ(outputs, turned[key][1], 1e-4)
+        if key in other and any_differ(outputs, other[key][1], 1e-4):  # the first that mixes time
+            return not any_differ(outputs, turned[key][1], 1e-4)
     return False

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .outcomes import REFUSALS, CannotCheck, CheckFailed
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
+GivenKernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
 FILLS = (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5)
 
@@ -32,39 +32,47 @@ def reference(
 
 def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """What is wrong, and the output that it gives."""
-    of, every = partial(reference, q, k, v), torch.ones_like(mask)
-    scores = q.double() @ k.double().mT * D**-0.5
-    a, b, c = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
-    split = reference(a, b, c, mask)
-    merged, neither = (y.reshape(B, T, H, D).transpose(1, 2) for y in (of(mask), split))
-    return {
-        "scores are not scaled by 1/sqrt(D)": of(mask, scale=1.0),
-        "scores are scaled by 1/D, not by 1/sqrt(D)": of(mask, scale=1 / D),
-        "scores are multiplied by sqrt(D), not by 1/sqrt(D)": of(mask, scale=D**0.5),
-        "scores are scaled by the width of all heads": of(mask, scale=(H * D) ** -0.5),
-        "no mask is applied": of(every),
-        "the mask's polarity is inverted: True = may attend": of(~mask),
-        "the mask is transposed: the future is visible": of(mask.mT),
-        "a query sees one key ahead: diagonal off by one": of(every.tril(1)),
-        "a query does not see itself: diagonal off by one": of(every.tril(-1)),
-        "the given mask is ignored for a causal one": of(every.tril()),
-        "blocked scores become 0, and keep a weight of e^0": of(mask, fill=0.0),
-        "the mask is applied after the softmax": scores.softmax(-1) * mask @ v.double(),
-        "the mask is added as 0 and 1": (scores + mask).softmax(-1) @ v.double(),
-        "there is no softmax": scores.masked_fill(~mask, 0.0) @ v.double(),
-        "the softmax runs over the queries": of(mask, fill=-1e9, axis=-2),
-        "the softmax runs over the heads": of(mask, fill=-1e9, axis=1),
-        "the softmax runs over the batch": of(mask, fill=-1e9, axis=0),
-        "heads are merged without transposing": merged,
-        "heads are split without transposing": split,
-        "heads are split and merged without transposing": neither,
-        **{f"blocked scores are {x:g}, which scores can exceed": of(mask, fill=x) for x in FILLS},
-        "queries and keys are exchanged": reference(k, q, v, mask),
-        "keys are averaged instead of values": reference(q, k, k, mask),
+    attention = partial(reference, q, k, v)  # of a mask
+    everything = torch.ones_like(mask)
+    wrong = {
+        "scores are not scaled by 1/sqrt(D)": attention(mask, scale=1.0),
+        "scores are scaled by 1/D, not by 1/sqrt(D)": attention(mask, scale=1 / D),
+        "scores are multiplied by sqrt(D), not by 1/sqrt(D)": attention(mask, scale=D**0.5),
+        "scores are scaled by the width of all heads": attention(mask, scale=(H * D) ** -0.5),
+        "no mask is applied": attention(everything),
+        "the mask's polarity is inverted: True = may attend": attention(~mask),
+        "the mask is transposed: the future is visible": attention(mask.mT),
+        "a query sees one key ahead: diagonal off by one": attention(everything.tril(1)),
+        "a query does not see itself: diagonal off by one": attention(everything.tril(-1)),
+        "the given mask is ignored for a causal one": attention(everything.tril()),
+        "blocked scores become 0, and keep a weight of e^0": attention(mask, fill=0.0),
     }
+    scores = q.double() @ k.double().mT * D**-0.5
+    wrong["the mask is applied after the softmax"] = scores.softmax(-1) * mask @ v.double()
+    wrong["the mask is added as 0 and 1"] = (scores + mask).softmax(-1) @ v.double()
+    wrong["there is no softmax"] = scores.masked_fill(~mask, 0.0) @ v.double()
+    for name, axis in (("queries", -2), ("heads", 1), ("batch", 0)):
+        # Not -inf: what is blocked in all heads would be NaN.
+        wrong[f"the softmax runs over the {name}"] = attention(mask, fill=-1e9, axis=axis)
+    wrong_q, wrong_k, wrong_v = (x.transpose(1, 2).reshape(B, H, T, D) for x in (q, k, v))
+    of_wrong_heads = reference(wrong_q, wrong_k, wrong_v, mask)
+    wrong["heads are merged without transposing"] = _merged_wrongly(attention(mask))
+    wrong["heads are split without transposing"] = of_wrong_heads
+    wrong["heads are split and merged without transposing"] = _merged_wrongly(of_wrong_heads)
+    for fill in FILLS:
+        said = f"blocked scores are {fill:g}, which scores can exceed"
+        wrong[said] = attention(mask, fill=fill)
+    wrong["queries and keys are exchanged"] = reference(k, q, v, mask)
+    wrong["keys are averaged instead of values"] = reference(q, k, k, mask)
+    return wrong
 
 
-def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
+def _merged_wrongly(y: Tensor) -> Tensor:
+    """(B, H, T, D), read as (B, T, H, D)."""
+    return y.reshape(B, T, H, D).transpose(1, 2)
+
+
+def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> str:
     """Assert that a kernel computes attention and its gradients, for any mask and large scores.
 
     Args:
@@ -81,7 +89,8 @@ def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
     q, k, v = 2 * torch.randn(3, B, H, T, D, generator=rng)
     tril = torch.ones(T, T, dtype=torch.bool).tril()
     try:
-        y, again = kernel(q, k, v, tril), kernel(q, k, v, tril)
+        y = kernel(q, k, v, tril)
+        again = kernel(q, k, v, tril)
     except Exception as error:  # a kernel may raise anything
         raise CannotCheck(f"the kernel fails on {(B, H, T, D)}: {error!r}") from error
     if y.shape != q.shape:
@@ -106,7 +115,8 @@ def assert_kernel_equal(kernel: Kernel, *, causal_only: bool = False) -> str:
 def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str = "") -> None:
     right = reference(q, k, v, mask)
     limit = 1e-3 if when else 1e-4
-    if (error := error_of(y, right)) <= limit:
+    error = error_of(y, right)
+    if error <= limit:
         return
     wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > 1e-4]
     where = f"in heads {wrong} only, " if len(wrong) < H else ""
@@ -120,11 +130,14 @@ def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str
 def error_of(y: Tensor, right: Tensor) -> float:
     """The largest difference relative to the standard deviation, where the right result is finite;
     infinite if y is not finite there."""
-    y, right = y.detach().double()[right.isfinite()], right[right.isfinite()]
-    return float((y - right).abs().max() / right.std()) if y.isfinite().all() else math.inf
+    judged = right.isfinite()
+    off = y.detach().double()[judged] - right[judged]
+    if not bool(off.isfinite().all()):
+        return math.inf
+    return float(off.abs().max() / right[judged].std())
 
 
-def _gradients(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
+def _gradients(kernel: GivenKernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
     given = [x.clone().requires_grad_() for x in (q, k, v)]
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     y = kernel(given[0], given[1], given[2], mask)
@@ -133,21 +146,22 @@ def _gradients(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) ->
     found = torch.autograd.grad((y * direction).sum(), given, materialize_grads=True)
     expected = torch.autograd.grad((right * direction).sum(), exact)
     for name, a, b in zip("qkv", found, expected, strict=True):
-        if (error := error_of(a, b)) > 1e-3:
+        error = error_of(a, b)
+        if error > 1e-3:
             raise CheckFailed(f"the gradient of {name} is off by {error:.2g} of its std")
 
 
-def _grouped(kernel: Kernel, v: Tensor, mask: Tensor, rng: torch.Generator) -> str:
-    """Are fewer key-value heads repeated in the right order?"""
+def _grouped(kernel: GivenKernel, v: Tensor, mask: Tensor, rng: torch.Generator) -> str:
+    """What is said of fewer key-value heads; CheckFailed if they are repeated in a wrong order."""
     q, k = torch.randn(2, B, 2 * H, T, D, generator=rng)
     try:
         y = kernel(q, k[:, :H], v, mask)
     except REFUSALS:
         return "; it refuses grouped heads"
-    of = torch.arange(H).repeat_interleave(2)  # the key-value head of each query head
+    repeated = torch.arange(H).repeat_interleave(2)  # the key-value head of each query head
     tiled = torch.arange(H).repeat(2)
     if error_of(y, reference(q, k[:, tiled], v[:, tiled], mask)) <= 1e-4:
         raise CheckFailed("query head h uses key-value head h mod H_kv: tiled, not repeated")
-    if error_of(y, reference(q, k[:, of], v[:, of], mask)) > 1e-4:
+    if error_of(y, reference(q, k[:, repeated], v[:, repeated], mask)) > 1e-4:
         raise CheckFailed("grouped key-value heads give a wrong output")
     return ", also with grouped heads"

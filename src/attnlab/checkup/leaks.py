@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .calls import module_of, tensors_of
+from .calls import module_of, named_tensors
 from .outcomes import REFUSALS
 from .subject import Subject, relative
 
@@ -27,7 +27,7 @@ class Description(NamedTuple):
     look: str
 
 
-def explain(reads: Tensor) -> Description | None:
+def explain_map(reads: Tensor) -> Description | None:
     """What reads what, and the likely causes, from a map (T, T) bool with readers in rows; None if
     nothing reads ahead."""
     T = len(reads)
@@ -58,22 +58,22 @@ def explain(reads: Tensor) -> Description | None:
     return Description(what, "", SHAPES)
 
 
-def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
+def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
     """The innermost module whose outputs before the cut change although its inputs do not."""
     module = module_of(tried.model)
     if module is None:
         return "give a torch module to learn where"
     try:
-        y, before = followed(tried, module, x, 0, cut)
-        new_y, after = followed(tried, module, changed, 0, cut)
+        y, before = record_modules(tried, module, x, 0, cut)
+        new_y, after = record_modules(tried, module, changed, 0, cut)
     except REFUSALS:
         return "hooks on its modules fail, so the place is unknown"
-    if not differ([y], [new_y]):
+    if not any_differ([y], [new_y]):
         return "the leak vanishes while hooks are on the modules, as if they turn off a fast path"
     names = {part: name for name, part in module.named_modules()}
     for key, (inputs, outputs) in before.items():
         new_inputs, new_outputs = after.get(key, (inputs, outputs))  # experts may not run
-        if differ(outputs, new_outputs) and not differ(inputs, new_inputs):
+        if any_differ(outputs, new_outputs) and not any_differ(inputs, new_inputs):
             kind = type(key[0]).__name__
             return f"the first module that reads ahead is {names[key[0]] or 'the model'} ({kind})"
     return "no single module reads ahead"
@@ -82,7 +82,7 @@ def place_of(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
 Recorded = dict[tuple[nn.Module, int], tuple[list[Tensor], list[Tensor]]]
 
 
-def followed(
+def record_modules(
     tried: Subject, module: nn.Module, x: Tensor, begin: int, end: int
 ) -> tuple[Tensor, Recorded]:
     """The outputs from begin to end, and there the inputs and outputs of each module, by module
@@ -92,7 +92,7 @@ def followed(
 
     def part_of(value: object) -> list[Tensor]:
         parts = []
-        for _, x in tensors_of(value):
+        for _, x in named_tensors(value):
             axes = [axis for axis, size in enumerate(x.shape) if size == T]
             if len(axes) == 1 or (x.ndim == 3 and axes == [1, 2]):  # (B, T, C), C = T
                 parts.append(x.detach().narrow(axes[0], begin, end - begin).clone())
@@ -109,7 +109,7 @@ def followed(
     return y, recorded
 
 
-def differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:
+def any_differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:
     """Whether any of the tensors moved by more than a share of its standard deviation."""
     pairs = zip(before, after, strict=False)
     return any(a.shape == b.shape and relative(a.double(), b.double()) > by for a, b in pairs)

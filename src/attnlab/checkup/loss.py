@@ -5,20 +5,20 @@ Letters: B batch, T time, V symbols.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from .calls import TARGETS, floats_of, loss_of, module_of, parameters_of
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State
-from .subject import Subject, prepared
+from .subject import Sizes, Subject, prepared
 
-Loss = Callable[[Any, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
-LabeledLoss = Callable[[Any, Tensor, Tensor], Tensor]  # the same with labels (B, T)
-MODES = (EVALUATION, TRAINING)
-IGNORED = -100
+Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
+LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B, T)
+LOSS_MODES = (EVALUATION, TRAINING)
+IGNORED_LABEL = -100
 _WRONG = {
     -1: "targets are shifted backwards",
     0: "targets are not shifted, so the model copies its input",
@@ -28,7 +28,7 @@ _WRONG = {
 
 def labels_argument(tried: Subject) -> str:
     """The name of the argument that takes the targets of a loss; CannotCheck if there is none."""
-    takes = parameters_of(tried.model)
+    takes = arguments_of(tried.model)
     if "encoder_hidden_states" in takes:
         raise CannotCheck("the labels of a decoder beside an encoder come shifted; give loss")
     for name in ("labels", *TARGETS):
@@ -41,7 +41,7 @@ def labeled_loss(tried: Subject) -> LabeledLoss:
     """The loss that a model returns if it gets labels."""
     name = labels_argument(tried)
 
-    def loss(model: Any, ids: Tensor, labels: Tensor) -> Tensor:
+    def loss(model: Model, ids: Tensor, labels: Tensor) -> Tensor:
         return loss_of(model(ids, **{name: labels}))
 
     return loss
@@ -51,7 +51,10 @@ def labeled_loss(tried: Subject) -> LabeledLoss:
 
 
 def assert_loss_shifted(
-    model: Any, loss: Loss | None = None, sample: Tensor | None = None, **sizes: Any
+    model: Model,
+    loss: Loss | None = None,
+    sample: Tensor | None = None,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that the loss compares the logits at t with token t + 1, in both modes.
 
@@ -77,7 +80,7 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
         labeled = labeled_loss(tried)
         name = labels_argument(tried)
 
-        def loss(model: Any, ids: Tensor) -> Tensor:
+        def loss(model: Model, ids: Tensor) -> Tensor:
             return labeled(model, ids, ids)
 
         if name != "labels":
@@ -85,14 +88,14 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     told: list[str] = []
     states: list[str] = []
     not_tried: list[str] = []
-    for state in MODES:
+    for state in LOSS_MODES:
         with tried.put(replace(state, grad=True)) as there:
             try:
                 said = _targets_of(there, loss)
             except REFUSALS as error:
                 if state == EVALUATION or isinstance(error, CheckFailed):
                     raise
-                not_tried.append(f"a loss {state}: {raised(error)}")
+                not_tried.append(f"a loss {state}: {in_one_line(error)}")
                 continue
         told = told or said
         states.append(str(state))
@@ -100,41 +103,41 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
 
 
 def _targets_of(tried: Subject, loss: Loss) -> list[str]:
-    """What each output of the model learns; CheckFailed if the first does not learn the next
-    token."""
+    """What each output of the model learns, the logits first; CheckFailed if these do not learn
+    the next token."""
     __tracebackhide__ = True
     ids, outputs, value = _followed(tried, loss)
-    told: list[str] = []
-    for name, y in outputs.items():
-        slope = None
-        if y.requires_grad and value.requires_grad:
-            (slope,) = torch.autograd.grad(value, y, retain_graph=True, allow_unused=True)
-        if slope is None and not told:
-            raise CannotCheck("the loss is not computed from the logits the model returns")
-        if slope is not None:
-            targets = _lowest(slope)
-            try:
-                said = assert_targets_shifted(ids, targets)
-            except CheckFailed as failed:
-                if not told:
-                    where = "" if tried.state == replace(EVALUATION, grad=True) else "only "
-                    where = where and f"{where}{tried.state}"
-                    raise CheckFailed(
-                        str(failed), where, grave=failed.grave, state=str(tried.state)
-                    ) from None
-                said = str(failed)
-            if not told:
-                told.append(said)
-            else:
-                shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
-                learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
-                told.append(f"{name} {learns}")
+    (_, logits), *others = outputs.items()
+    targets = _learned_targets(value, logits)
+    if targets is None:
+        raise CannotCheck("the loss is not computed from the logits the model returns")
+    try:
+        told = [assert_targets_shifted(ids, targets)]
+    except CheckFailed as failed:
+        where = f"only {tried.state}" if tried.state.training else ""
+        raise CheckFailed(str(failed), where, grave=failed.grave, state=str(tried.state)) from None
+    for name, y in others:
+        targets = _learned_targets(value, y)
+        if targets is None:
+            continue
+        shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
+        learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
+        told.append(f"{name} {learns}")
     return told
+
+
+def _learned_targets(value: Tensor, logits: Tensor) -> Tensor | None:
+    """(B, T) the tokens that a loss makes likelier, -100 where it does not depend on the logits
+    (B, T, V); None if it depends on none of them."""
+    if not (logits.requires_grad and value.requires_grad):
+        return None
+    (slope,) = torch.autograd.grad(value, logits, retain_graph=True, allow_unused=True)
+    return None if slope is None else _lowest(slope)
 
 
 def _lowest(slope: Tensor) -> Tensor:
     """(B, T) where the slope by logits (B, T, V) is lowest, -100 where it is 0."""
-    return slope.argmin(-1).where(slope.abs().sum(-1) > 0, IGNORED).cpu()
+    return slope.argmin(-1).where(slope.abs().sum(-1) > 0, IGNORED_LABEL).cpu()
 
 
 def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
@@ -143,7 +146,7 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
     assert module is not None
     seen: list[tuple[Tensor, dict[str, Tensor]]] = []
 
-    def keep(_: object, args: tuple, named: dict[str, Any], output: object) -> None:
+    def keep(_: object, args: tuple, named: dict[str, object], output: object) -> None:
         ids = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
@@ -165,19 +168,16 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     with tried.put(State(grad=True)) as there:
         seen: list[Tensor] = []
 
-        def with_others(model: Any, x: Tensor) -> Tensor:
+        def with_others(model: Model, x: Tensor) -> Tensor:
             targets = there.other(x.cpu())
             seen.append(targets)
             return loss(model, x, targets.to(x.device))
 
         _, outputs, value = _followed(there, with_others)
         y = next(iter(outputs.values()))
-        if not (y.requires_grad and value.requires_grad):
+        lowest = _learned_targets(value, y)
+        if lowest is None:
             raise CannotCheck("the loss is not computed from the logits the model returns")
-        (slope,) = torch.autograd.grad(value, y, allow_unused=True)
-        if slope is None:
-            raise CannotCheck("the loss is not computed from the logits the model returns")
-        lowest = _lowest(slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
         said = f"the logits at t are compared with none of {name}"
@@ -214,12 +214,12 @@ def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
 
 
 def assert_labels_ignored(
-    model: Any,
+    model: Model,
     loss: LabeledLoss | None = None,
     sample: Tensor | None = None,
     *,
-    ignored: int = IGNORED,
-    **sizes: Any,
+    ignored: int = IGNORED_LABEL,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that labels of -100 count neither in the loss nor in its gradient, in both modes.
 
@@ -237,18 +237,22 @@ def assert_labels_ignored(
 
 
 def check_labels_ignored(
-    tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED
+    tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED_LABEL
 ) -> Passed:
     """Labels of -100 are ignored, see `assert_labels_ignored`."""
     __tracebackhide__ = True
     if loss is None:
         loss = labeled_loss(tried)
-        if ignored == IGNORED and not _takes(tried, loss, IGNORED) and _takes(tried, loss, -1):
+        if (
+            ignored == IGNORED_LABEL
+            and not _takes(tried, loss, IGNORED_LABEL)
+            and _takes(tried, loss, -1)
+        ):
             ignored = -1  # as in nanoGPT
     states: list[str] = []
     not_tried: list[str] = []
     said = f"labels of {ignored} count neither in the loss nor in its gradient"
-    for state in MODES:
+    for state in LOSS_MODES:
         with tried.put(replace(state, grad=True)) as there:
             try:
                 told = _labels(there, loss, ignored)
@@ -257,9 +261,9 @@ def check_labels_ignored(
                     raise
                 if state == EVALUATION:
                     raise CannotCheck(
-                        f"labels of {ignored} are refused: {raised(error)}"
+                        f"labels of {ignored} are refused: {in_one_line(error)}"
                     ) from error
-                not_tried.append(f"labels of {ignored} {state}: {raised(error)}")
+                not_tried.append(f"labels of {ignored} {state}: {in_one_line(error)}")
                 continue
         said = told or said
         states.append(str(state))
@@ -304,7 +308,7 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     where = "" if not tried.state.training else f"only {tried.state}"
     if abs(mean_of_parts - both) > 1e-4 * spread:
         is_sum = abs(a + b - both) <= 1e-4 * spread
-        twice = _twice(tried, loss, ids, labels)
+        twice = _loss_of_text_twice(tried, loss, ids, labels)
         if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
             return f"labels of {ignored} are ignored; the loss is a sum"
         raise CheckFailed(
@@ -330,7 +334,7 @@ def _value(
         return loss(tried.model, x, labels.repeat(rows, 1).to(device))
 
 
-def _twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
+def _loss_of_text_twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
     """The loss of the text twice; NaN of a model that takes one row at a time."""
     try:
         return float(_value(tried, loss, ids, labels, 2).detach())
@@ -357,7 +361,7 @@ def _what_counts(
 def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> str:
     """Which token is trained at an ignored label, from the gradient by the logits, or ""."""
 
-    def of(model: Any, x: Tensor) -> Tensor:
+    def of(model: Model, x: Tensor) -> Tensor:
         return loss(model, ids.to(x.device), labels.to(x.device))
 
     if module_of(tried.model) is None:

@@ -47,7 +47,7 @@ class Passed:
         return "; ".join([self.said, *remarks, *missing])
 
 
-def raised(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """An error of the model in one line, with the place in the model's code."""
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(__file__).parent)

@@ -3,31 +3,32 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from .calls import DOCUMENTS, Call
+from .calls import DOCUMENTS, Call, Model, Own
 from .causal import require_causal, steady
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, raised
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State
-from .subject import PADDINGS, Subject, is_rounding, prepared, relative
+from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative
 
 # With gradients, evaluation mode may be on another path.
-STATES = (EVALUATION, State(grad=True), TRAINING)
-MODES = (EVALUATION, TRAINING)
+PADDING_STATES = (EVALUATION, State(grad=True), TRAINING)
+PACKED_MODES = (EVALUATION, TRAINING)
 MOVED = 1e-6  # of the standard deviation, by which other padded tokens may move outputs
-Masked = Callable[[Any, Tensor, Tensor], object]
+Masked = Callable[[Own, Tensor, Tensor], object]
+Numbered = Callable[[Own, Tensor, Tensor], object]
 
 
 def assert_padding_ignored(
-    model: Any,
+    model: Model,
     side: str = "every side",
     sample: Tensor | None = None,
     *,
     call: Masked | None = None,
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that padded tokens do not affect the outputs of others, in rows of three lengths and
     in one row alone, in evaluation and training mode. A remark says if a padded row gets other
@@ -48,7 +49,7 @@ def mask_argument(tried: Subject) -> Masked:
     ones = tried.optional.get("attention_mask of ones")
     dtype = torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
 
-    def masked(model: Any, ids: Tensor, real: Tensor) -> object:
+    def masked(model: Model, ids: Tensor, real: Tensor) -> object:
         return tried.call(model, ids, attention_mask=real.to(dtype))
 
     return masked
@@ -64,14 +65,14 @@ def check_padding_ignored(
     sides = (side,) if side in PADDINGS else PADDINGS
     said: list[str] = []
     not_tried: list[str] = []
-    for state in STATES if tried.weights else (EVALUATION,):
+    for state in PADDING_STATES if tried.weights else (EVALUATION,):
         try:
             for each in sides:
                 _in_some_precision(tried, state, each, call, T)
         except REFUSALS as error:
             if state == EVALUATION or isinstance(error, CheckFailed):
                 raise
-            not_tried.append(f"padding {state}, in which it raises {raised(error)}")
+            not_tried.append(f"padding {state}, in which it raises {in_one_line(error)}")
         else:
             said.append(str(state))
     said += _causal_beside_padding(tried, sides)
@@ -97,7 +98,7 @@ def padded_rows(side: str, T: int) -> Tensor:
 
 
 def _with_mask(call: Masked, real: Tensor) -> Call:
-    def called(model: Any, x: Tensor) -> object:
+    def called(model: Model, x: Tensor) -> object:
         return call(model, x, real.long().to(x.device))
 
     return called
@@ -176,7 +177,7 @@ def _causal_beside_padding(tried: Subject, sides: tuple[str, ...]) -> list[str]:
         given = f"padding on the {side}"
         if given not in tried.optional:
             continue
-        for mode in MODES if tried.weights else (EVALUATION,):
+        for mode in PACKED_MODES if tried.weights else (EVALUATION,):
             state = replace(mode, given=given)
             with tried.put(state) as there:
                 try:
@@ -203,12 +204,7 @@ def _against_the_row_alone(
             there = steady(there)
             ids = there.draw(1, T)
             real = padded_rows(side, T)[1:2]
-
-            def difference(there: Subject = there, ids: Tensor = ids, real: Any = real) -> Tensor:
-                padded = replace(there, rows=1, call=_with_mask(call, real), exact=False)
-                own = replace(there, rows=1, exact=False)
-                return padded(ids)[:, real[0]] - own(ids[:, real[0]])
-
+            difference = partial(_from_the_row_alone, there, call, ids, real)
             try:
                 off = difference()
                 size = float(there(ids).std()) or 1.0
@@ -223,17 +219,24 @@ def _against_the_row_alone(
     return remarks
 
 
+def _from_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
+    """Outputs at the tokens of a padded row (1, T), minus those of its tokens alone."""
+    padded = replace(tried, rows=1, call=_with_mask(call, real), exact=False)
+    alone = replace(tried, rows=1, exact=False)
+    return padded(ids)[:, real[0]] - alone(ids[:, real[0]])
+
+
 # ---- documents
 
 
 def assert_documents_separate(
-    model: Any,
+    model: Model,
     sample: Tensor | None = None,
     *,
     separator: int | None = None,
-    call: Callable[[Any, Tensor, Tensor], object] | None = None,
+    call: Numbered | None = None,
     reset_positions: bool = False,
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> str:
     """Assert that nothing crosses the borders of three packed documents, in evaluation and in
     training mode.
@@ -251,14 +254,14 @@ def assert_documents_separate(
     return str(check_documents_separate(tried, separator, call, reset_positions=reset_positions))
 
 
-def documents_argument(tried: Subject) -> Callable[[Any, Tensor, Tensor], object]:
+def documents_argument(tried: Subject) -> Numbered:
     """The call with the numbers of documents as an argument; CannotCheck if none is known."""
     given = next((g for g in tried.optional.values() if g.name in DOCUMENTS), None)
     if given is None:
         raise CannotCheck("give separator, or call(model, ids, document)")
     name = given.name
 
-    def numbered(model: Any, ids: Tensor, document: Tensor) -> object:
+    def numbered(model: Model, ids: Tensor, document: Tensor) -> object:
         return tried.call(model, ids, **{name: document})
 
     return numbered
@@ -267,7 +270,7 @@ def documents_argument(tried: Subject) -> Callable[[Any, Tensor, Tensor], object
 def check_documents_separate(
     tried: Subject,
     separator: int | None = None,
-    call: Callable[[Any, Tensor, Tensor], object] | None = None,
+    call: Numbered | None = None,
     *,
     reset_positions: bool = False,
 ) -> Passed:
@@ -278,14 +281,14 @@ def check_documents_separate(
     states: list[str] = []
     not_tried: list[str] = []
     remarks: list[str] = []
-    for state in MODES if tried.weights else (EVALUATION,):
+    for state in PACKED_MODES if tried.weights else (EVALUATION,):
         with tried.put(state) as there:
             try:
                 change = _documents(there, separator, call)
             except REFUSALS as error:
                 if state == EVALUATION or isinstance(error, CheckFailed):
                     raise
-                not_tried.append(f"documents {state}, in which it raises {raised(error)}")
+                not_tried.append(f"documents {state}, in which it raises {in_one_line(error)}")
                 continue
         states.append(str(state))
         if change <= 1e-3:
@@ -304,7 +307,7 @@ def check_documents_separate(
 def _documents(
     tried: Subject,
     separator: int | None,
-    call: Callable[[Any, Tensor, Tensor], object] | None,
+    call: Numbered | None,
 ) -> float:
     """By how much the outputs of a document alone differ; CheckFailed if one reads another."""
     __tracebackhide__ = True
@@ -353,7 +356,5 @@ def _documents(
     return min(changes)
 
 
-def _numbered(
-    call: Callable[[Any, Tensor, Tensor], object], of: Tensor, net: Any, x: Tensor
-) -> Any:
-    return call(net, x, of.expand(len(x), -1).to(x.device))
+def _numbered(call: Numbered, of: Tensor, model: Model, x: Tensor) -> object:
+    return call(model, x, of.expand(len(x), -1).to(x.device))

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from torch import Tensor
+from typing_extensions import Unpack
 
-from .caches import CACHES, check_cache_equal, found_step
-from .calls import DOCUMENTS, Call, module_of, parameters_of
+from .caches import CACHES, cache_step_of, check_cache_equal
+from .calls import DOCUMENTS, Call, Model, arguments_of, module_of
 from .causal import check_causal, check_mask_is_infinite, check_past_used
 from .loss import check_labels_ignored, check_loss_shifted, labels_argument
 from .modes import (
@@ -19,10 +20,10 @@ from .modes import (
     check_precision_kept,
     check_rows_independent,
 )
-from .outcomes import CannotCheck, CheckFailed, Passed, raised
+from .outcomes import CannotCheck, CheckFailed, Passed, in_one_line
 from .padding import check_documents_separate, check_padding_ignored
 from .states import changed
-from .subject import Subject, prepared
+from .subject import Sizes, Subject, prepared
 
 FIRST = ("deterministic", "rows", "causal")  # if one fails, the other results mean nothing
 # A property that fails explains a failure of these, which are not tried then.
@@ -34,8 +35,30 @@ EXPLAINS = {
 WRONG = ("fault", "suspicious")
 
 
+class PropertyDocument(TypedDict):
+    """What `PropertyResult.to_dict` gives."""
+
+    property: str
+    status: str
+    message: str
+    remarks: list[str]
+    states: list[str]
+    not_tried: list[str]
+
+
+class ReportDocument(TypedDict):
+    """What `Report.to_dict` gives."""
+
+    subject: str
+    verdict: str
+    healthy: bool
+    exit_code: int
+    results: list[PropertyDocument]
+    not_tried: list[str]
+
+
 @dataclass(frozen=True)
-class Result:
+class PropertyResult:
     """What one property says of a model."""
 
     check: str
@@ -46,7 +69,7 @@ class Result:
     not_tried: tuple[str, ...] = ()
     map: Tensor | None = field(default=None, repr=False)  # (T, T), of a leak
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PropertyDocument:
         """All but the map, which is not for JSON."""
         return {
             "property": self.check,
@@ -67,7 +90,7 @@ class Report:
     """The results of all properties of one model, in the order in which they were tried."""
 
     subject: str
-    results: tuple[Result, ...]
+    results: tuple[PropertyResult, ...]
     not_tried: tuple[str, ...] = ()  # what no property looks at
 
     @property
@@ -103,7 +126,7 @@ class Report:
         lines += [f"{'not tried':32}{each}" for each in self.missing]
         return "\n".join([*lines, f"{self.subject}: {self.verdict}"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ReportDocument:
         """Everything that the report says, for a program."""
         return {
             "subject": self.subject,
@@ -123,12 +146,12 @@ Check = Callable[[], Passed]
 
 
 def checkup(
-    model: Any,
+    model: Model,
     sample: Tensor | None = None,
     *,
     call: Call | None = None,
     name: str = "",
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> Report:
     """Try all properties that apply to a model, as `checks_for` lists them.
 
@@ -144,14 +167,14 @@ def checkup(
         CannotCheck: the model cannot be called as described.
     """
     tried = prepared(model, sample, call, **sizes)
-    results: list[Result] = []
+    results: list[PropertyResult] = []
     skipped: list[str] = []
     explained: set[str] = set()
     for title, check in checks_of(tried).items():
         if any(r.check in FIRST and r.status in WRONG for r in results) or title in explained:
             skipped.append(title)
             continue
-        result = _result(title, check)
+        result = _run_check(title, check)
         results.append(result)
         if result.status in WRONG:
             explained.update(EXPLAINS.get(title, ()))
@@ -163,22 +186,21 @@ def checkup(
     return Report(name or getattr(model, "__name__", own_name), tuple(results), tuple(not_tried))
 
 
-def _result(title: str, check: Check) -> Result:
+def _run_check(title: str, check: Check) -> PropertyResult:
     """What a property says, whatever the model raises."""
     try:
         passed = check()
     except CheckFailed as failed:
         status = "fault" if failed.grave else "suspicious"
         states = (failed.state,) if failed.state else ()
-        return Result(title, status, str(failed), states=states, map=failed.map)
+        return PropertyResult(title, status, str(failed), states=states, map=failed.map)
     except CannotCheck as error:
-        return Result(title, "not applicable", str(error))
+        return PropertyResult(title, "not applicable", str(error))
     except Exception as error:  # a model may raise anything
-        return Result(title, "failed", f"the model raised {raised(error)}")
-    status, message = "ok", passed.said
-    if passed.crashed:
-        status, message = "failed", passed.crashed
-    return Result(title, status, message, passed.remarks, passed.states, passed.not_tried)
+        return PropertyResult(title, "failed", f"the model raised {in_one_line(error)}")
+    status = "failed" if passed.crashed else "ok"
+    message = passed.crashed or passed.said
+    return PropertyResult(title, status, message, passed.remarks, passed.states, passed.not_tried)
 
 
 def _untried(tried: Subject, titles: set[str]) -> list[str]:
@@ -189,18 +211,18 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
     if "padding" in titles:
         looked_at.add("attention_mask")
     if "cache" in titles:
-        step = found_step(tried)
+        step = cache_step_of(tried)
         looked_at |= {step.argument, *step.flags}
     with changed(tried.model):
         missing = tried.not_tried(looked_at)
-    if not parameters_of(tried.model) and not tried.own_call:
+    if not arguments_of(tried.model) and not tried.own_call:
         missing.append("arguments of the model, for their names are not known")
     return missing
 
 
 def checks_of(tried: Subject) -> dict[str, Check]:
     """The properties that apply to a model, by title, each of which draws its own inputs."""
-    takes = set(parameters_of(tried.model))
+    takes = set(arguments_of(tried.model))
     checks: dict[str, Check] = {
         "deterministic": partial(check_deterministic, tried.anew()),
         "rows": partial(check_rows_independent, tried.anew()),
@@ -228,10 +250,23 @@ def checks_of(tried: Subject) -> dict[str, Check]:
     return checks
 
 
+class NamedCheck:
+    """A property of a model to be asserted by a call, under the name that pytest shows."""
+
+    def __init__(self, name: str, check: Check) -> None:
+        self.__name__ = name
+        self.check = check
+
+    def __call__(self) -> str:
+        """What was tried, in a sentence; CheckFailed or CannotCheck."""
+        __tracebackhide__ = True
+        return str(self.check())
+
+
 def _padded_cache(tried: Subject) -> Passed:
     """A cache with padding, by the names under which the model takes and returns it."""
     __tracebackhide__ = True
-    step = found_step(tried)
+    step = cache_step_of(tried)
     return check_cache_equal(tried, step, step)
 
 
@@ -246,16 +281,16 @@ def _takes_labels(tried: Subject) -> bool:
 
 
 def checks_for(
-    model: Any, sample: Tensor | None = None, *, call: Call | None = None, **sizes: Any
-) -> list[Any]:
+    model: Model,
+    sample: Tensor | None = None,
+    *,
+    call: Call | None = None,
+    **sizes: Unpack[Sizes],
+) -> list[NamedCheck]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
     Caches, padding, documents and losses are checked if the model has an argument that is named
     so.
     """
-    checks: list[Any] = []
-    for title, check in checks_of(prepared(model, sample, call, **sizes)).items():
-        named: Any = check
-        named.__name__ = title  # pytest shows it
-        checks.append(named)
-    return checks
+    checks = checks_of(prepared(model, sample, call, **sizes))
+    return [NamedCheck(title, check) for title, check in checks.items()]

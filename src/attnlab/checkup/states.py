@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from .calls import module_of, parts_below
 
 Change = Callable[[Tensor, torch.Generator], Tensor]  # a weight -> another, at random or not
+Container = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
 DEEPEST = 4  # containers inside containers, such as a list of dicts of tensors
 
 
@@ -65,7 +66,7 @@ def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
     return weight + size * torch.randn(weight.shape, generator=rng).to(weight)
 
 
-def larger(weight: Tensor, rng: torch.Generator) -> Tensor:
+def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
     """A matrix whose entries are at least about as large as those of a trained model."""
     if weight.ndim < 2:
         return weight
@@ -79,7 +80,7 @@ def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01)
     return weight * (1 + share * torch.randn(weight.shape, generator=rng).to(weight))
 
 
-def enlarged(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
+def ten_thousandfold(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
     """A matrix that is 10,000 times as large, so that scores reach any finite fill of a mask; of
     an embedding, at most so much that its numbers are about 1."""
     if weight.shape in tables:
@@ -92,10 +93,10 @@ def change_of(weights: Weights, model: object) -> Change | None:
     if weights is Weights.NOISE:
         return with_noise
     if weights is Weights.LARGER:
-        return larger
+        return of_trained_size
     if weights is Weights.HUGE:
         tables = {p.weight.shape for p in parts_below(model) if isinstance(p, nn.Embedding)}
-        return partial(enlarged, tables=tables)
+        return partial(ten_thousandfold, tables=tables)
     return None
 
 
@@ -103,8 +104,12 @@ class WithoutDropout(TorchFunctionMode):
     """Dropout does nothing, neither of its own functions nor as an argument of others."""
 
     def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), named: Any = None
-    ) -> Any:
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        named: dict[str, object] | None = None,
+    ) -> object:
         name = getattr(function, "__name__", "")
         named = dict(named or {})
         if name in RECURRENT:  # the probability of dropout is their only float
@@ -164,7 +169,7 @@ def changed(
         undo.callback(random.setstate, random.getstate())
         held: dict[int, Tensor] = {}
         for part in module.modules():
-            _keep(vars(part), undo, held)
+            _put_aside(vars(part), undo, held)
         weights = list(module.parameters())
         frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or frozen}
@@ -180,8 +185,10 @@ def changed(
         yield
 
 
-def _keep(value: Any, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST) -> None:
-    """Restore a container's contents later, and collect the tensors in it, of those not seen."""
+def _put_aside(
+    value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST
+) -> None:
+    """Restore a container's contents later, and collect the tensors in it, each once, by id."""
     match value:
         case Tensor():
             if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
@@ -195,16 +202,15 @@ def _keep(value: Any, undo: ExitStack, held: dict[int, Tensor], depth: int = DEE
             return
     if depth:
         for part in list(value.values() if isinstance(value, dict) else value):
-            _keep(part, undo, held, depth - 1)
+            _put_aside(part, undo, held, depth - 1)
 
 
-def _refill(value: Any, contents: Any) -> None:
+def _refill(value: Container, contents: Any) -> None:
     value.clear()
-    match value:
-        case list() | deque():
-            value.extend(contents)
-        case _:
-            value.update(contents)
+    if isinstance(value, list | deque):
+        value.extend(contents)
+    else:
+        value.update(contents)
 
 
 def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:
@@ -218,10 +224,10 @@ def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:
     return [name for name in after if not _same(before.get(name), after[name])]
 
 
-def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
     """The numbers and tensors that modules hold, copied, with their names."""
     for path, part in module.named_modules():
-        own: Mapping[str, Any] = {**part._buffers, **part._parameters, **vars(part)}
+        own: Mapping[str, object] = {**part._buffers, **part._parameters, **vars(part)}
         for key, value in own.items():
             if isinstance(value, Tensor):
                 yield f"{path}.{key}".lstrip("."), value.detach().clone()
@@ -229,7 +235,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{key}".lstrip("."), value
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and torch.equal(a, b)
     return type(a) is type(b) and bool(a == b)

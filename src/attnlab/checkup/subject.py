@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,27 @@ from torch import Tensor, nn
 from .calls import (
     DOCUMENTS,
     Call,
+    Model,
+    arguments_of,
     floats_of,
     missing_arguments,
     module_of,
     outputs_of,
-    parameters_of,
     parts_below,
     ways_to_call,
 )
-from .outcomes import REFUSALS, CannotCheck, raised
-from .states import EVALUATION, State, WithoutDropout, change_of, changed, slightly_other
+from .outcomes import REFUSALS, CannotCheck, in_one_line
+from .states import (
+    EVALUATION,
+    State,
+    Weights,
+    WithoutDropout,
+    change_of,
+    changed,
+    slightly_other,
+)
 
-LONGEST = 4096  # attention needs memory that grows with the square
+LONGEST_TRIED = 4096  # attention needs memory that grows with the square
 MOST_IDS = 300  # of a vocabulary whose ids all occur, and are tried one by one
 UNDECLARED = 64  # the length of a model that declares none
 DENSE = 64  # up to this length, every suffix is changed
@@ -38,6 +47,21 @@ MULTIPLICATIONS = 2**33  # of one scan of a model, about; some seconds of one pr
 PADDINGS = ("left", "right", "both sides", "between")
 VOCABULARY = ("vocab_size", "n_vocab", "padded_vocab_size")
 LENGTHS = ("block_size", "max_position_embeddings", "n_ctx", "n_positions", "max_seq_len")
+
+
+class Sizes(TypedDict, total=False):
+    """The keyword arguments of `prepared` that say which inputs are tried."""
+
+    vocab_size: int | None
+    block_size: int | None
+    rows: int | None
+    prefix: int
+
+
+class SizesAndCall(Sizes, total=False):
+    """The same and how the model is called."""
+
+    call: Call | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +78,7 @@ class Given:
 class Subject:
     """A model, how it is called, and inputs that show how its inputs look."""
 
-    model: Any
+    model: Model
     sample: Tensor  # (N, L) int64 ids, or (N, L, C) vectors
     call: Call
     rows: int  # most sequences in one call
@@ -240,7 +264,7 @@ class Subject:
         return missing
 
 
-def _given(call: Call, optional: Given, model: Any, x: Tensor) -> object:
+def _given(call: Call, optional: Given, model: Model, x: Tensor) -> object:
     return call(model, x, **{optional.name: optional.values(x).to(x.device)})
 
 
@@ -260,9 +284,9 @@ def compared_columns(y: Tensor) -> Tensor:
     return torch.cat([y[..., some], y @ signs / V**0.5], -1)
 
 
-def optional_arguments(model: Any) -> list[str]:
+def optional_arguments(model: Model) -> list[str]:
     """The arguments of a model that a call may leave out."""
-    takes = list(parameters_of(model).values())[1:]
+    takes = list(arguments_of(model).values())[1:]
     return [p.name for p in takes if p.kind <= p.KEYWORD_ONLY and p.kind != p.VAR_POSITIONAL]
 
 
@@ -270,7 +294,7 @@ def optional_arguments(model: Any) -> list[str]:
 
 
 def prepared(
-    model: Any,
+    model: Model,
     sample: Tensor | None = None,
     call: Call | None = None,
     *,
@@ -308,7 +332,7 @@ def prepared(
             raise CannotCheck(_without_vocabulary(model))
         L = block_size or _size_from(model, LENGTHS)
         declared = L is not None
-        length = min(L or UNDECLARED, LONGEST)
+        length = min(L or UNDECLARED, LONGEST_TRIED)
         affordable = _affordable_length(model)
         if block_size is None and length > affordable:
             shortened, length = length, affordable
@@ -334,7 +358,7 @@ def random_ids(V: int, length: int) -> Tensor:
     return ids[: rows * length].view(rows, length)
 
 
-def _called_somehow(model: Any, sample: Tensor, call: Call | None, rows: int | None) -> Subject:
+def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int | None) -> Subject:
     """The first call and number of rows that the model takes; CannotCheck if it takes none."""
     calls = [call] if call else ways_to_call(model)
     # Some models take one sequence at a time, or one size of a batch.
@@ -375,7 +399,7 @@ def _why_not_called(model: object, sample: Tensor, error: Exception) -> str:
     """One sentence on why no call has worked, with the argument that would make one."""
     if isinstance(error, CannotCheck):
         return str(error)
-    said = f"the model fails on inputs {(2, *sample.shape[1:])}: {raised(error)}"
+    said = f"the model fails on inputs {(2, *sample.shape[1:])}: {in_one_line(error)}"
     tables = [p for p in parts_below(model) if isinstance(p, nn.Embedding)]
     if isinstance(error, IndexError) and not sample.is_floating_point() and tables:
         sizes = sorted({table.num_embeddings for table in tables})
@@ -392,7 +416,7 @@ def _without_vocabulary(model: object) -> str:
     if parts and not any(isinstance(part, nn.Embedding) for part in parts):
         said += "; if it takes vectors, give them: checkup(model, torch.randn(4, 24, C))"
     if not parts:
-        takes = ", ".join(parameters_of(model))
+        takes = ", ".join(arguments_of(model))
         said += f"; if it is a function of ({takes}) that makes the model, call it first"
     return said
 
@@ -401,18 +425,18 @@ def _affordable_length(model: object) -> int:
     """The longest sequence of which a scan may try a few."""
     module = module_of(model)
     if module is None:
-        return LONGEST
+        return LONGEST_TRIED
     size = max(1, sum(w.numel() for w in module.parameters() if w.ndim > 1))
     return max(32, MULTIPLICATIONS // (2 * size))
 
 
 def _size_from(model: object, names: tuple[str, ...]) -> int | None:
-    module = module_of(model)
-    for place in (model, getattr(model, "config", None), module, getattr(module, "config", None)):
-        for name in names:
-            size = getattr(place, name, None)
-            if isinstance(size, int):
-                return size
+    for owner in (model, module_of(model)):
+        for place in (owner, getattr(owner, "config", None)):
+            for name in names:
+                size = getattr(place, name, None)
+                if isinstance(size, int):
+                    return size
     return None
 
 
@@ -466,7 +490,7 @@ def document_numbers(x: Tensor) -> Tensor:
 
 def optional_tensors(made: Subject) -> dict[str, Given]:
     """The optional tensors that are tried: masks of padding (1 = token), and documents."""
-    takes = parameters_of(made.model)
+    takes = arguments_of(made.model)
     found: dict[str, Given] = {}
     if "attention_mask" in takes:
         for dtype in (torch.int64, torch.bool):
@@ -529,19 +553,23 @@ def relative(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / (spread or float(b.abs().max()) or 1.0)
 
 
-def is_rounding(
-    tried: Subject,
-    difference: Callable[[], Tensor],
-    shares: tuple[float, ...] = (0.01, -0.01, 0.02),
-) -> bool:
+# By which shares weights are changed to see whether a difference is rounding.
+SHARES = (0.01, -0.01, 0.02)
+# With larger weights scores are far apart, and 1 % of change makes other outputs altogether.
+SMALL_SHARES = (1e-4, -1e-4, 2e-4)
+
+
+def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
     """Whether a small difference of outputs is rounding: with slightly other weights, it is then
     another one, while that of a model that reads something hardly changes.
 
     Of a real difference, all cosines with 1 to 2 % of change are above 0.9; of rounding to
-    integers or half precision, few are above 0.3.
+    integers or half precision, few are above 0.3. With larger weights, only rounding that is much
+    finer than 1e-4 is recognized.
     """
     if not tried.weights:
         return False
+    shares = SMALL_SHARES if tried.state.weights is Weights.LARGER else SHARES
     before = difference().flatten()
     for share in shares:
         other_weights = partial(slightly_other, share=share)

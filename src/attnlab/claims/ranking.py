@@ -410,9 +410,24 @@ def digest_of_healthy(protocol: Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
     from attnlab.checkup import checkup
 
-    task = next(iter(protocol.tasks.values()))
-    config, _ = composed((*task.overrides, *protocol.overrides(name)), lab_path("experiments"))
+    config = config_of(protocol, name)
     result = checkup(config.model(len(config.data().alphabet)), name=name)
     if not result.healthy:
         raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
     return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]
+
+
+def is_without_pattern(protocol: Protocol, name: str) -> bool:
+    """Whether a layer of a variant has no pattern, so that what it reads is not measured."""
+    from attnlab.attention.layer import HasPattern
+
+    config = config_of(protocol, name)
+    blocks = config.model(len(config.data().alphabet)).blocks
+    return not all(isinstance(block.attn, HasPattern) for block in blocks)
+
+
+def config_of(protocol: Protocol, name: str) -> Any:
+    """The composed settings of a variant on the first task."""
+    task = next(iter(protocol.tasks.values()))
+    words = (*task.overrides, *protocol.overrides(name))
+    return composed(words, lab_path("experiments"))[0]

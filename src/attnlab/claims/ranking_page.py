@@ -31,14 +31,18 @@ def ranking_report(
     again: Mapping[Run, Row] | None = None,
     *,
     quick: bool,
+    patternless: Sequence[str] = (),
 ) -> str:
-    """The cells of some variants, for the terminal; and which of them were repeated."""
+    """The cells of some variants, for the terminal; which of them were repeated, and which have no
+    pattern."""
     table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
     paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
     judged = judged_of(table)
     if judged:
         paragraphs.append(f"{repeated_in_words(judged)}.")
+    for name in patternless:
+        paragraphs.append(f"{name} has no pattern, so what it reads was not measured.")
     if any(cell.other_processor for cell in judged.values()):
         paragraphs.append(
             "Some runs of the baseline are from another model of processor, whose rounding may "

@@ -102,7 +102,13 @@ def rank(
     json: Json = False,
 ) -> None:
     """Compare variants of attention, each at its best rate. Repeat the command to continue."""
-    from attnlab.claims.ranking import LONG, find_ranking, open_ranking, with_own
+    from attnlab.claims.ranking import (
+        LONG,
+        find_ranking,
+        is_without_pattern,
+        open_ranking,
+        with_own,
+    )
     from attnlab.claims.ranking_again import open_ranking_again
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
     from attnlab.claims.ranking_plan import runs_ahead
@@ -138,7 +144,10 @@ def rank(
     if plan:
         print_plan(work)
         return
-    report = partial(ranking_report, protocol, rows, names, repeated, quick=quick)
+    patternless = [name for name in names if attention and is_without_pattern(protocol, name)]
+    report = partial(
+        ranking_report, protocol, rows, names, repeated, quick=quick, patternless=patternless
+    )
     carry_out(work, report, jobs, minutes)
 
 
@@ -161,7 +170,7 @@ def carry_out(
     from rich.markdown import Markdown
 
     complete = train_missing(work, jobs, minutes)
-    Console(soft_wrap=True).print(Markdown(report().replace("<br>", " ")))
+    Console().print(Markdown(report().replace("<br>", " ")))
     if not complete:
         print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)
