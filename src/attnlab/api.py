@@ -178,12 +178,12 @@ def compare(
     from attnlab.runs.compare import compare as compare_frame
 
     frame = _frame_of(runs)
-    apart: tuple[str, ...] = ()
+    may_differ: tuple[str, ...] = ()
     chosen = ""
     if best is not None:
-        frame, apart, chosen = at_best(frame, best)
+        frame, may_differ, chosen = at_best(frame, best)
     conditions = [where] if isinstance(where, str) else [*where]
-    compared = compare_frame(frame, baseline, apart, conditions)
+    compared = compare_frame(frame, baseline, may_differ, conditions)
     return ComparedRuns(compared, tuple(columns), within, chosen)
 
 
