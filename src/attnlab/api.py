@@ -105,7 +105,7 @@ def train(
             resumed.
         config_dir: a directory of settings of your own, as --config-dir.
         settings: further overrides, such as seed=0 or outputs="/tmp/runs". A class or a function
-            may stand where a name would: attn=MyLayer, or **{"attn.may_attend": my_mask}.
+            may stand where a name would: `attn=MyLayer`, or `**{"attn.may_attend": my_mask}`.
 
     Returns the run; if it has ended before, nothing is trained. After Ctrl-C, the same call
     resumes it.
