@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import Call, Model, Named, Own, arguments_of, outputs_of, parts_of
+from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
 from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
@@ -126,7 +126,7 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     for name in usual:
         if name in parts:
             return name
-    if isinstance(returned, tuple) and not isinstance(returned, Named):
+    if isinstance(returned, tuple) and not names_of_parts(returned):
         # Logits first, then the cache, unless that is a loss.
         for name, x in list(parts.items())[1:]:
             if not (isinstance(x, Tensor) and x.numel() == 1) and len(arguments) == 1:
