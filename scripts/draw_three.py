@@ -89,7 +89,7 @@ def distance(place: Axes) -> str:
     place.text(300, 0.05, "outputs equal: exactly 0", color=color, ha="right")
     place.set(
         xlabel="training step",
-        ylabel="largest difference\nbetween two heads' patterns",
+        ylabel="difference of two patterns",
         ylim=(-0.05, 1.08),
     )
     return "Equal heads stay equal\nif nothing separates them"

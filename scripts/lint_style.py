@@ -4,9 +4,7 @@
     python scripts/lint_style.py FILE ...   # some
     python scripts/lint_style.py --rates    # nested comprehensions in 1,000 lines of code
 
-An exception needs a reason in words at its line: `# style: one row is one case`. Files in
-`UNCLEAN` were written before these rules. The list only shrinks: delete the line of a file that
-you have mended.
+An exception needs a reason in words at its line: `# style: one row is one case`.
 """
 
 import argparse
@@ -23,35 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LINTED = ("train.py", "src", "scripts", "benchmarks", "experiments", "docs", "tests")
 # In 1,000 lines of code, comprehensions with a second `for` or another one inside.
 MOST_NESTED = 1.5
-
-# Files that are not clean yet. The comments between directories keep merges apart: leave them.
-UNCLEAN = [
-    # benchmarks
-    # docs/chapters
-    # docs/exercises
-    # experiments/bahdanau
-    # experiments/gated_attention
-    # experiments/grammar_heads
-    # experiments/induction_depth
-    # experiments/mask_fill
-    # experiments/nearby_tokens
-    # scripts
-    # src/attnlab/checkup
-    # src/attnlab/claims
-    # src/attnlab/commands
-    # src/attnlab/data
-    # src/attnlab/pages
-    # src/attnlab/plotting
-    # src/attnlab/probes
-    # src/attnlab/runs
-    # src/attnlab/training
-    # tests/checkup
-    # tests/claims
-    # tests/commands
-    # tests/exercises
-    # tests/experiments
-    # tests/training
-]
 
 # Words that belong together. So do names of one letter, and names with a part in common.
 PAIRS = """
@@ -310,20 +279,13 @@ def linted_files() -> Iterator[Path]:
 
 
 def complaints(files: list[Path]) -> Iterator[str]:
-    """One line for each fault, and for each file of `UNCLEAN` that is clean or gone."""
+    """One line for each fault."""
     for file in files:
         name = file.relative_to(ROOT).as_posix()
         rules = RULES_OF_TESTS if name.startswith("tests/") else RULES
         found = faults(file.read_text(encoding="utf-8"), rules)
-        if name in UNCLEAN:
-            if not found:
-                yield f"{name} is clean: delete its line in UNCLEAN of scripts/lint_style.py"
-            continue
         for line, message in found:
             yield f"{name}:{line}: {message}"
-    for name in UNCLEAN:
-        if not (ROOT / name).exists():
-            yield f"{name} is gone: delete its line in UNCLEAN of scripts/lint_style.py"
 
 
 def rooms() -> list[Path]:
@@ -340,6 +302,38 @@ def rooms_over_the_rate() -> Iterator[str]:
                 f"{name}: {nested:.1f} nested comprehensions in 1,000 lines of code, more than "
                 f"{MOST_NESTED}: write loops (--rates shows them)"
             )
+
+
+def public_names(text: str) -> Iterator[str]:
+    """The public names that a module defines at its top level, `main` left out."""
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names = [name]
+            case ast.Assign(targets=targets):
+                names = [name for target in targets for name in names_in(target)]
+            case ast.AnnAssign(target=target):
+                names = names_in(target)
+            case _:
+                names = []
+        yield from (name for name in names if not name.startswith("_") and name != "main")
+
+
+def names_that_stand_twice() -> Iterator[str]:
+    """One line for each public name that two modules of the package define. A verb of the command
+    line or of Python may have the name of the function that it calls."""
+    package = ROOT / "src/attnlab"
+    modules: dict[str, list[str]] = {}
+    for file in sorted(package.rglob("*.py")):
+        module = file.relative_to(package).as_posix()
+        is_verb = module == "api.py" or module.startswith("commands/")
+        names = set(public_names(file.read_text(encoding="utf-8")))
+        for name in names:
+            if not (is_verb and name.islower()):
+                modules.setdefault(name, []).append(module)
+    for name, places in sorted(modules.items()):
+        if len(places) > 1:
+            yield f"{name} stands in {' and '.join(places)}: give one of them a more exact name"
 
 
 def print_rates() -> None:
@@ -359,8 +353,8 @@ def main() -> None:
         print_rates()
         return
     files = [file.resolve() for file in given.files] or list(linted_files())
-    found = [*complaints(files), *rooms_over_the_rate()]
-    print("\n".join(found) or f"{len(files)} files, {len(UNCLEAN)} of them not clean yet")
+    found = [*complaints(files), *rooms_over_the_rate(), *names_that_stand_twice()]
+    print("\n".join(found) or f"{len(files)} files are clean")
     sys.exit(bool(found))
 
 

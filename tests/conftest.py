@@ -103,7 +103,7 @@ def small(text_file: Path) -> Callable[..., DictConfig]:
 
 @pytest.fixture
 def train(small: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., Any]:
-    """Train it, and return its RunResult: train("attn=manual", folder="a")."""
+    """Train it, and return its RunOutcome: train("attn=manual", folder="a")."""
 
     def go(*overrides: str, folder: str = "run") -> Any:
         from attnlab.training.config import read_config

@@ -97,7 +97,7 @@ def pictures(maps, name, across, down, what, alt):
             place.grid(False)
             place.set(xlabel=across, ylabel=down)
         figure.supxlabel(
-            f"{what}, on a square-root scale from 0 (white) to 1 (dark): blue on itself and the "
+            f"{what}, on a square-root scale from 0 (white) to 1 (dark);\nblue on itself and the "
             "past, orange on the future; gray: 0, where a causal mask blocks",
             fontsize=12,
         )

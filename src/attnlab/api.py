@@ -105,7 +105,7 @@ def train(
             resumed.
         config_dir: a directory of settings of your own, as --config-dir.
         settings: further overrides, such as seed=0 or outputs="/tmp/runs". A class or a function
-            may stand where a name would: attn=MyLayer, or **{"attn.may_attend": my_mask}.
+            may stand where a name would: `attn=MyLayer`, or `**{"attn.may_attend": my_mask}`.
 
     Returns the run; if it has ended before, nothing is trained. After Ctrl-C, the same call
     resumes it.
@@ -178,12 +178,12 @@ def compare(
     from attnlab.runs.compare import compare as compare_frame
 
     frame = _frame_of(runs)
-    apart: tuple[str, ...] = ()
+    may_differ: tuple[str, ...] = ()
     chosen = ""
     if best is not None:
-        frame, apart, chosen = at_best(frame, best)
+        frame, may_differ, chosen = at_best(frame, best)
     conditions = [where] if isinstance(where, str) else [*where]
-    compared = compare_frame(frame, baseline, apart, conditions)
+    compared = compare_frame(frame, baseline, may_differ, conditions)
     return ComparedRuns(compared, tuple(columns), within, chosen)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from attnlab.commands import claims
 from tests.cli import Done, attnlab, train_py
 from tests.conftest import SMALL
 from tests.data.test_corpus import bpe
@@ -215,3 +216,16 @@ def test_evaluate_needs_the_symbols_of_the_model(place: Path, tmp_path: Path) ->
     (tmp_path / "digits.txt").write_text("0123456789" * 200)
     done = attnlab("evaluate", str(place / "run"), "--file", str(tmp_path / "digits.txt"))
     assert done.code == 2 and "other symbols" in done.err
+
+
+def test_a_report_is_whole_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(claims, "train_missing", lambda *_: True)
+    condition = " ".join(f"word{n}" for n in range(40))
+    work: Any = None  # is only given to train_missing
+    claims.carry_out(work, lambda: f"- True: {condition}", None, None)
+    printed = capsys.readouterr().out
+    assert condition in " ".join(printed.split())
+    assert max(map(len, printed.split("\n"))) <= 80

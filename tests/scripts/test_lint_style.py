@@ -1,6 +1,5 @@
 """The linter of style refuses what has to be read twice, and nothing else."""
 
-import ast
 from pathlib import Path
 
 import pytest
@@ -111,23 +110,13 @@ def test_each_rule_refuses_something() -> None:
     assert len(kinds) == len(lint_style.RULES)
 
 
-def test_a_listed_file_that_is_clean_or_gone_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    clean = Path("src/attnlab/errors.py")
-    monkeypatch.setattr(lint_style, "UNCLEAN", [clean.as_posix(), "src/attnlab/gone.py"])
-    messages = list(lint_style.complaints([lint_style.ROOT / clean]))
-    assert [message.split()[0] for message in messages] == [str(clean), "src/attnlab/gone.py"]
-
-
-def test_an_unclean_file_shows_unless_it_is_listed(
+def test_a_fault_shows_with_its_file_and_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "new.py"
     file.write_text(REFUSED["NaN"])
     monkeypatch.setattr(lint_style, "ROOT", tmp_path)
-    monkeypatch.setattr(lint_style, "UNCLEAN", [])
     assert [x.split(": ")[0] for x in lint_style.complaints([file])] == ["new.py:1"]
-    monkeypatch.setattr(lint_style, "UNCLEAN", ["new.py"])
-    assert list(lint_style.complaints([file])) == []
 
 
 CODE = '''"""A module."""
@@ -161,9 +150,38 @@ def test_the_rate_of_a_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert list(lint_style.rooms_over_the_rate()) == []
 
 
+@pytest.mark.parametrize(
+    ("other", "file", "names"),
+    [
+        ("def parts(x): ...", "data/b.py", {"parts"}),
+        ("class Plan: ...", "data/b.py", {"Plan"}),
+        ("LONGEST = 3", "data/b.py", {"LONGEST"}),
+        ("LONGEST: int = 3", "data/b.py", {"LONGEST"}),
+        ("SHORTEST, LONGEST = 2, 3", "data/b.py", {"LONGEST"}),
+        ("def parts(x): ...", "commands/b.py", set()),  # a verb
+        ("class Plan: ...", "commands/b.py", {"Plan"}),
+        ("class Plan: ...", "api.py", {"Plan"}),
+        ("def main(): ...", "data/b.py", set()),
+        ("def _hidden(): ...", "data/b.py", set()),
+        ("from a import parts", "data/b.py", set()),
+        ("class B:\n    def parts(self): ...", "data/b.py", set()),
+    ],
+)
+def test_a_public_name_stands_once(
+    other: str, file: str, names: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "src/attnlab"
+    for folder in ("claims", "commands", "data"):
+        (package / folder).mkdir(parents=True)
+    (package / "claims/a.py").write_text(
+        "LONGEST = 2\ndef main(): ...\ndef parts(x): ...\ndef _hidden(): ...\nclass Plan: ...\n"
+    )
+    (package / file).write_text(other)
+    monkeypatch.setattr(lint_style, "ROOT", tmp_path)
+    assert {x.split(" ")[0] for x in lint_style.names_that_stand_twice()} == names
+
+
 def test_all_files_are_linted() -> None:
-    """Each directory with Python that is tracked, and each file can be read."""
+    """Each directory with Python that is tracked."""
     linted = {file.relative_to(lint_style.ROOT).parts[0] for file in lint_style.linted_files()}
     assert linted == {"train.py", "src", "scripts", "benchmarks", "experiments", "docs", "tests"}
-    for name in lint_style.UNCLEAN:
-        ast.parse((lint_style.ROOT / name).read_text(encoding="utf-8"))

@@ -102,6 +102,7 @@ def uses_memo(layer: nn.Module) -> bool:
 def symbols_from(x: Tensor, vocab_size: int) -> Tensor:
     """Symbols for inputs that come from no text: (B, T, C) -> (B, T), each a function of the
     channels of its position, so that a change of an input also changes its symbol."""
+    # The factor is so large that a small change of an input changes its symbol.
     return (x.detach().double().sum(-1).abs() * 271_828.18).long() % vocab_size
 
 

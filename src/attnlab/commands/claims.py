@@ -170,7 +170,7 @@ def carry_out(
     from rich.markdown import Markdown
 
     complete = train_missing(work, jobs, minutes)
-    Console(soft_wrap=True).print(Markdown(report().replace("<br>", " ")))
+    Console().print(Markdown(report().replace("<br>", " ")))
     if not complete:
         print("Time is up; repeat the command to continue.")
         raise typer.Exit(1)

@@ -79,8 +79,13 @@ def grid(
     axes.set_xticks(places_of_symbols(columns, T), labels * columns)
     axes.set_yticks(places_of_symbols(rows, T), labels * rows)
     axes.tick_params(labelsize=7, length=0)
-    axes.tick_params(axis="x", rotation=0 if max(map(len, labels)) < 3 else 90)
-    axes.set(xlabel="key", ylabel="query")
+    are_short = max(map(len, labels)) < 3
+    axes.tick_params(axis="x", rotation=0 if are_short else 90)
+    lettered = rows - 1 if are_short else 0  # above the last row; long symbols have no room there
+    for row in range(lettered):
+        for place, symbol in zip(places_of_symbols(columns, T), labels * columns, strict=True):
+            axes.text(place, row * cell + T - 0.3, symbol, fontsize=7, ha="center", va="top")
+    axes.set(xlabel="key", ylabel="query", ylim=(rows * cell - GAP - 0.5, -0.5))
     bare(axes)
     return figure
 

@@ -24,8 +24,8 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
     """
     groups = groups_of(frame[frame["status"].isin(ENDED)])
     key = full_key(name, settings_in(groups))
-    apart = (key, FOLLOWS.get(key, key))
-    by_value = groups_by_value(groups, key, apart, name)
+    may_differ = (key, FOLLOWS.get(key, key))
+    by_value = groups_by_value(groups, key, may_differ, name)
 
     loss_of: dict[tuple[str, float], pd.Series] = {}
     for family, groups_of_family in by_value.items():
@@ -60,11 +60,11 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
     of_winners = pd.concat([group.all_runs for group in winners])
     is_compared = of_winners["seed"].isin(others or seeds)
     chosen = frame.loc[sorted(of_winners.index[is_compared])]
-    return chosen, apart, "\n".join(said)
+    return chosen, may_differ, "\n".join(said)
 
 
 def groups_by_value(
-    groups: Sequence[Group], key: str, apart: Sequence[str], name: str
+    groups: Sequence[Group], key: str, may_differ: Sequence[str], name: str
 ) -> dict[str, dict[float, Group]]:
     """Groups by what they have in common, then by their value of a setting. BadInput for a value
     that is no number, or that two groups have."""
@@ -74,7 +74,7 @@ def groups_by_value(
         if isinstance(value, bool) or not isinstance(value, int | float):
             folder = group.first["folder"]
             raise BadInput(f"--best {name}: {key} of {folder} is not a number")
-        common = {x: y for x, y in group.settings.items() if x not in apart}
+        common = {x: y for x, y in group.settings.items() if x not in may_differ}
         of_family = found.setdefault(json.dumps(common, sort_keys=True), {})
         if value in of_family:
             two = f"{of_family[value].first['folder']} and {group.first['folder']}"

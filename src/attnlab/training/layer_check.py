@@ -78,7 +78,7 @@ def check_layer(
     """
     call = Caller(list(before), vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
-    tried = Subject(layer, sample, call, rows=32)
+    tried = Subject(layer, sample, call, rows=32)  # at most 32 sequences in one call
     tried = replace(tried, best=best_dtype(tried))
     _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
     for state in (EVALUATED, TRAINED):
