@@ -22,6 +22,7 @@ MARKS = {  # also the text, how it is aligned, and by how much it is higher
     "gpt2_start_300": (math.sqrt(128) * 128 * 0.02**2, "GPT-2's start", "left", -36),
     "eight_heads_300": (math.sqrt(16), "eight heads of 16", "left", 22),
     "wide_head_share_300": (math.sqrt(256), "one head of 256", "center", 42),
+    "wide_start_300": (math.sqrt(128) * 0.0566**2 * 128, "its spread at C = 512", "left", 22),
 }
 TICKS = (0.5, 1, 2, 4, 8, 16, 32)
 SEEDS = 3  # of the line
@@ -38,6 +39,8 @@ def draw(judged: JudgedClaim) -> Figure:
     for spread, of in line.items():
         dots(axes, spread, of, VERMILION, "o")
     for name, (spread, label, side, up) in MARKS.items():
+        if name not in found:
+            continue  # the next version of the claim has it
         of = kept(found[name])
         dots(axes, spread, of, GREEN, "D")
         x = 8 if up > 0 and side == "left" else 0

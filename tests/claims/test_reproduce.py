@@ -117,7 +117,9 @@ def test_killed_twice_it_gives_the_same_rows(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_ends_it_and_its_workers_at_once(tmp_path):
     (tmp_path / "slow").touch()
-    code = f"from {__name__} import *; continued(Path({str(tmp_path)!r}), jobs=2)"
+    # A shell starts what runs in its background without SIGINT, and so the tests.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from {__name__} import *; continued(Path({str(tmp_path)!r}), jobs=2)"
     process = subprocess.Popen(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/src"},
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Lt
 from pydantic import (
     BaseModel,
-    ModelWrapValidatorHandler,
     PositiveInt,
     PrivateAttr,
     model_serializer,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler
 from typing_extensions import Self
 
 from attnlab.runs.settings import Settings
