@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import Call, Model, Named, Own, arguments_of, outputs_of, parts_of
+from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
 from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
@@ -126,7 +126,7 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     for name in usual:
         if name in parts:
             return name
-    if isinstance(returned, tuple) and not isinstance(returned, Named):
+    if isinstance(returned, tuple) and not names_of_parts(returned):
         # Logits first, then the cache, unless that is a loss.
         for name, x in list(parts.items())[1:]:
             if not (isinstance(x, Tensor) and x.numel() == 1) and len(arguments) == 1:
@@ -295,18 +295,38 @@ def check_cache_equal(
     if step is None:
         step = cache_step_of(tried)
         step = _with_places(tried, step, remarks)
+    return _in_some_precision(tried, Decoding(step, padded_step), remarks)
+
+
+def check_padded_cache(tried: Subject) -> Passed:
+    """The same of rows of different lengths alone, for a model that takes `attention_mask`."""
+    __tracebackhide__ = True
+    step = _with_places(tried, cache_step_of(tried), [])
+    return _in_some_precision(tried, Decoding(step, step, only_padded=True), [])
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a model is decoded, and whether only with padding."""
+
+    step: DecodingStep
+    padded_step: PaddedStep | None
+    only_padded: bool = False
+
+
+def _in_some_precision(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
+    """`_check_cache` in the best precision or, if no step works there, in the model's own: some
+    caches are of that, whatever the precision of the weights is."""
+    __tracebackhide__ = True
     try:
-        return _check_cache(tried, step, padded_step, remarks)
+        return _check_cache(tried, decoding, remarks)
     except CannotCheck:
         if tried.best is None:
             raise
-    # Some caches are of the model's own precision, whatever that of the weights is.
-    return _check_cache(replace(tried, best=None), step, padded_step, remarks)
+    return _check_cache(replace(tried, best=None), decoding, remarks)
 
 
-def _check_cache(
-    tried: Subject, step: DecodingStep, padded_step: PaddedStep | None, remarks: list[str]
-) -> Passed:
+def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
     """Decoding in one precision gives the outputs of one pass; CannotCheck if no step works.
 
     The remarks are those on the step; further ones are added to a copy.
@@ -318,11 +338,13 @@ def _check_cache(
     excused: set[str] = set()  # names of plans
     rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
+        if decoding.only_padded and state.training:
+            continue
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
             continue
         try:
-            plans = _check_state(tried, state, step, padded_step, excused)
+            plans = _check_state(tried, state, decoding, excused)
         except REFUSALS as error:
             if state == EVALUATION or isinstance(error, CheckFailed):
                 raise
@@ -336,48 +358,52 @@ def _check_cache(
             not_tried += plans.refused
             remarks += plans.rounded[:1]
             rounds = bool(plans.rounded)
-    if not can_reorder(tried, step):
+    if not can_reorder(tried, decoding.step):
         not_tried.append("another order of rows in the cache, as in beam search")
     said = "decoding with a cache gives the outputs of one pass"
     return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
 
 
 def _check_state(
-    tried: Subject,
-    state: State,
-    step: DecodingStep,
-    padded_step: PaddedStep | None,
-    excused: set[str],
+    tried: Subject, state: State, decoding: Decoding, excused: set[str]
 ) -> PlansTried:
     """What the plans show in one state, without wrong steps of those that are excused; CheckFailed
     if a wrong step is not that of a ring."""
     __tracebackhide__ = True
     with tried.put(state) as there, torch.no_grad():
         without_graph = replace(steady(there), state=replace(state, grad=False))
-        plans = _try_plans(without_graph, step, padded_step)
+        plans = _try_plans(without_graph, decoding)
         if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
             raise CannotCheck("outputs are not finite in this precision")
         plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
-        _raise_unless_ring(without_graph, step, plans)
+        _raise_unless_ring(without_graph, decoding.step, plans)
     return plans
 
 
-def _try_plans(tried: Subject, step: DecodingStep, padded_step: PaddedStep | None) -> PlansTried:
-    """The first wrong step of each plan; CannotCheck if the model refuses them all."""
-    every = step_plans(tried.length)
-    if tried.affordable(tried.length) < 64:  # a large model
-        every = every[:3]
-    if tried.state.training:
-        every = every[1:2]
-    elif can_reorder(tried, step):
-        every.append(StepPlan("rows in another order", (PREFILL // 2,) + (1,) * 5, turned=True))
-    if padded_step is not None and not tried.state.training:
+def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
+    """The plans that are tried in the state of a subject."""
+    every: list[StepPlan] = []
+    if not decoding.only_padded:
+        every = step_plans(tried.length)
+        if tried.affordable(tried.length) < 64:  # a large model
+            every = every[:3]
+        if tried.state.training:
+            return every[1:2]
+        if can_reorder(tried, decoding.step):
+            turned = (PREFILL // 2,) + (1,) * 5
+            every.append(StepPlan("rows in another order", turned, turned=True))
+    if decoding.padded_step is not None:
         every += padded_step_plans(tried.length, tried.rows)
+    return every
+
+
+def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
+    """The first wrong step of each plan; CannotCheck if the model refuses them all."""
     plans = PlansTried()
-    for plan in every:
-        run: AnyStep = step
-        if plan.real is not None and padded_step is not None:
-            run = padded_step
+    for plan in _plans_for(tried, decoding):
+        run: AnyStep = decoding.step
+        if plan.real is not None and decoding.padded_step is not None:
+            run = decoding.padded_step
         try:
             wrong = first_wrong_step(tried, run, plan, plans.rounded)
         except REFUSALS as error:

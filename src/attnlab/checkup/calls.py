@@ -32,13 +32,6 @@ class Array(Protocol):
 
 
 @runtime_checkable
-class Named(Protocol):
-    """A tuple whose parts have names."""
-
-    _fields: tuple[str, ...]
-
-
-@runtime_checkable
 class WithLogits(Protocol):
     """An output with logits, which may be a property."""
 
@@ -50,7 +43,9 @@ def named_tensors(value: object, name: str = "", depth: int = 3) -> Iterator[tup
     """The tensors and arrays in a value, in containers and attributes of it, with their names."""
     if isinstance(value, Tensor):
         yield name, value
-    elif isinstance(value, Array):
+    elif value is None:
+        return
+    elif not isinstance(value, tuple | list | dict) and isinstance(value, Array):
         yield name, torch.as_tensor(value)
     elif depth:
         for key, part in parts_of(value).items():
@@ -59,16 +54,20 @@ def named_tensors(value: object, name: str = "", depth: int = 3) -> Iterator[tup
 
 def parts_of(returned: object) -> dict[str, object]:
     """The parts of what a model returns, by key, number or name of an attribute."""
-    if isinstance(returned, tuple) and isinstance(returned, Named):
-        return dict(zip(returned._fields, returned, strict=True))
     if isinstance(returned, tuple | list):
-        return {str(n): part for n, part in enumerate(returned)}
+        names = names_of_parts(returned) or [str(n) for n in range(len(returned))]
+        return dict(zip(names, returned, strict=True))
     if isinstance(returned, Mapping):
         return {str(key): part for key, part in returned.items()}
     parts: dict[str, object] = {}
     if isinstance(returned, WithLogits):
         parts["logits"] = returned.logits
     return parts | attributes_of(returned)
+
+
+def names_of_parts(returned: object) -> tuple[str, ...]:
+    """The names in a named tuple; none of any other value."""
+    return getattr(returned, "_fields", ()) if isinstance(returned, tuple) else ()
 
 
 def attributes_of(value: object) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State
+from .states import EVALUATION, TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared
 
 Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
@@ -327,8 +327,8 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
 def _value(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, rows: int = 1
 ) -> Tensor:
-    torch.manual_seed(0)
     device = tried.device
+    seed_all(0, device)
     x = ids.repeat(rows, 1).to(device)
     with torch.set_grad_enabled(True):
         return loss(tried.model, x, labels.repeat(rows, 1).to(device))

@@ -4,7 +4,6 @@ Letters: B batch, T time, V symbols.
 """
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,15 +22,16 @@ from .states import (
     Weights,
     changed,
     changed_by_a_call,
+    seed_all,
     without_probabilities,
 )
 from .subject import SizesAndCall, Subject, is_rounding, prepared, relative
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
-# Shares of the weights by which they are moved along the gradient, to see the slope. The large
-# ones at the end are for models that round.
-STEP_SHARES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6, 3e-3, 1e-2)
+# Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
+# come first, for the slope changes on the way; the large ones are for models that round.
+STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
 EXACT_INTEGERS = {torch.bfloat16: 256, torch.float16: 2048}  # up to which each is represented
@@ -263,8 +263,7 @@ def _by_another_seed(tried: Subject, x: Tensor, before: Tensor) -> float:
         return 0.0
     most = 0.0
     for seed in range(1, 9):  # some rarely draw something that matters
-        torch.manual_seed(seed)
-        random.seed(seed)
+        seed_all(seed, tried.device)
         most = max(most, relative(replace(tried, seeded=False)(x), before))
     return most
 

@@ -67,8 +67,7 @@ def check_padding_ignored(
     not_tried: list[str] = []
     for state in PADDING_STATES if tried.weights else (EVALUATION,):
         try:
-            for each in sides:
-                _in_some_precision(tried, state, each, call, T)
+            _in_some_precision(tried, state, sides, call, T)
         except REFUSALS as error:
             if state == EVALUATION or isinstance(error, CheckFailed):
                 raise
@@ -108,20 +107,24 @@ class NotFinite(CheckFailed):
     """Outputs at tokens beside padding are NaN or infinite."""
 
 
-def _in_some_precision(tried: Subject, state: State, side: str, call: Masked, T: int) -> None:
+def _in_some_precision(
+    tried: Subject, state: State, sides: tuple[str, ...], call: Masked, T: int
+) -> None:
     """`_require_unread` in the best precision, or in the model's own if outputs are not finite in
     the best: a mask that is filled with the lowest number of one dtype may be lost in another."""
     __tracebackhide__ = True
     try:
         with tried.put(state) as there:
-            _require_unread(there, side, call, T)
+            for side in sides:
+                _require_unread(there, side, call, T)
     except NotFinite:
         if tried.best is None:
             raise
     else:
         return
     with tried.put(replace(state, own_dtype=True)) as there:
-        _require_unread(there, side, call, T)
+        for side in sides:
+            _require_unread(there, side, call, T)
 
 
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:

@@ -9,7 +9,7 @@ from typing import TypedDict
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .caches import CACHES, cache_step_of, check_cache_equal
+from .caches import CACHES, cache_step_of, check_cache_equal, check_padded_cache
 from .calls import DOCUMENTS, Call, Model, arguments_of, module_of
 from .causal import check_causal, check_mask_is_infinite, check_past_used
 from .loss import check_labels_ignored, check_loss_shifted, labels_argument
@@ -241,7 +241,7 @@ def checks_of(tried: Subject) -> dict[str, Check]:
     if masked:
         checks["padding"] = partial(check_padding_ignored, tried.anew())
     if cached and masked:
-        checks["padded cache"] = partial(_padded_cache, tried.anew())
+        checks["padded cache"] = partial(check_padded_cache, tried.anew())
     if any(given.name in DOCUMENTS for given in tried.optional.values()):
         checks["documents"] = partial(check_documents_separate, tried.anew())
     if _takes_labels(tried):
@@ -261,13 +261,6 @@ class NamedCheck:
         """What was tried, in a sentence; CheckFailed or CannotCheck."""
         __tracebackhide__ = True
         return str(self.check())
-
-
-def _padded_cache(tried: Subject) -> Passed:
-    """A cache with padding, by the names under which the model takes and returns it."""
-    __tracebackhide__ = True
-    step = cache_step_of(tried)
-    return check_cache_equal(tried, step, step)
 
 
 def _takes_labels(tried: Subject) -> bool:

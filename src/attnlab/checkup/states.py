@@ -213,6 +213,15 @@ def _refill(value: Container, contents: Any) -> None:
         value.update(contents)
 
 
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed what a model on a device may draw from."""
+    if device.type == "cpu":  # torch.manual_seed also notes a traceback for each absent device
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+    random.seed(seed)
+
+
 def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:
     """The names of the numbers and tensors of a model's modules that a call leaves changed."""
     module = module_of(model)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TypedDict
 
 import torch
@@ -33,6 +33,7 @@ from .states import (
     WithoutDropout,
     change_of,
     changed,
+    seed_all,
     slightly_other,
 )
 
@@ -92,6 +93,7 @@ class Subject:
     state: State = EVALUATION
     best: torch.dtype | None = None  # the dtype in which leaks stand out from rounding
     optional: dict[str, Given] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)  # what `fitting` has found
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     # ---- inputs
@@ -125,12 +127,16 @@ class Subject:
 
     def fitting(self, T: int) -> int:
         """T, or the length of the sample if the model is of one length."""
-        try:
-            with changed(self.model, training=None):
-                self(self.draw(2, min(T, self.length)))
-        except REFUSALS:
-            return self.length
-        return min(T, self.length)
+        T = min(T, self.length)
+        x = self.draw(2, T)
+        if T not in self.lengths:
+            self.lengths[T] = T
+            try:
+                with changed(self.model, training=None):
+                    self(x)
+            except REFUSALS:
+                self.lengths[T] = self.length
+        return self.lengths[T]
 
     # ---- the model
 
@@ -185,8 +191,7 @@ class Subject:
     def raw(self, x: Tensor) -> object:
         """What the model returns for x (B, T, ...) in one call."""
         if self.seeded:
-            torch.manual_seed(0)
-            random.seed(0)
+            seed_all(0, self.device)
         place = next(iter(self.weights), torch.empty(0))
         own = x.to(place) if x.is_floating_point() else x.to(place.device)
         if self.state.grad and x.is_floating_point():  # as the inputs of a layer do in training
@@ -278,10 +283,15 @@ def compared_columns(y: Tensor) -> Tensor:
     V = y.shape[-1]
     if V <= MOST_COLUMNS:
         return y
-    rng = torch.Generator().manual_seed(V)
-    signs = torch.randint(0, 2, (V, 4), generator=rng).double() * 2 - 1
     some = torch.linspace(0, V - 1, MOST_COLUMNS // 4).long()
-    return torch.cat([y[..., some], y @ signs / V**0.5], -1)
+    return torch.cat([y[..., some], y @ _random_signs(V) / V**0.5], -1)
+
+
+@cache
+def _random_signs(V: int) -> Tensor:
+    """(V, 4), each -1 or 1."""
+    rng = torch.Generator().manual_seed(V)
+    return torch.randint(0, 2, (V, 4), generator=rng).double() * 2 - 1
 
 
 def optional_arguments(model: Model) -> list[str]:

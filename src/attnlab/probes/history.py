@@ -84,8 +84,8 @@ class History(Probe):
             self._keep(trainer, lit)
 
     def on_train_batch_end(self, trainer: L.Trainer, lit: L.LightningModule, *_: object) -> None:
-        assert isinstance(lit, ProbedModule)
         if trainer.global_step in self._due:
+            assert isinstance(lit, ProbedModule)
             self._keep(trainer, lit)
 
     def on_train_end(self, trainer: L.Trainer, lit: L.LightningModule) -> None:

@@ -37,12 +37,13 @@ class LearningCurve(Probe):
         return cast(Curve, self.record["curve"])
 
     def on_train_batch_end(self, trainer: L.Trainer, lit: L.LightningModule, *_: object) -> None:
-        assert isinstance(lit, ProbedModule)
         step = trainer.global_step
         accuracies = self.curve["accuracy"]
         # Once a step, although this is called after each of the batches that make one.
-        due = step // self.every > len(accuracies)
-        if due and lit.data.is_task:
+        if step // self.every <= len(accuracies):
+            return
+        assert isinstance(lit, ProbedModule)
+        if lit.data.is_task:
             x, y = lit.data.windows("val", lit.net.block_size, self.sequences)  # (B, T) each
             with eval_mode(lit.net):
                 right = lit.net(x.to(lit.device)).argmax(-1).cpu() == y  # IGNORED is no symbol
