@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
@@ -49,6 +50,13 @@ def one_thread() -> None:
     """Tests run in parallel processes, so more threads would compete for the cores."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # of subprocesses
+
+
+@pytest.fixture(autouse=True, scope="session")
+def hears_ctrl_c() -> None:
+    """A shell starts what runs in its background without SIGINT, and programs inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
