@@ -15,6 +15,7 @@ from attnlab.attention import AttentionConfig, SelfAttention, peek_one
 from attnlab.errors import BadInput
 from attnlab.plotting.maps import shades
 from attnlab.probes import history
+from attnlab.probes.base import ProbedModule
 from attnlab.probes.capture import View, view_of
 from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
 from attnlab.probes.learning_curve import StopWhenSolved
@@ -87,7 +88,8 @@ def test_gradients_are_the_norms_of_each_block() -> None:
     norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
     probe = Gradients(every=5)
     net = SimpleNamespace(blocks=blocks)
-    lit: Any = SimpleNamespace(net=net, data=None, val_losses={}, device=None)
+    lit: Any = ProbedModule()
+    vars(lit).update(net=net, data=None, val_losses={})
     for trainer.global_step in (4, 5):  # the latter is no multiple
         probe.on_before_optimizer_step(trainer, lit)
     trainer.global_step, trainer.is_global_zero = 9, False  # another process logs nothing
