@@ -68,6 +68,10 @@ def test_the_same_cell_has_the_same_source_in_each_process(typed: Callable[[str]
     assert before == after
 
 
+def test_a_class_that_names_itself_has_a_source(typed: Callable[[str], str]) -> None:
+    assert typed(CELL) in typed(f"{CELL}\nLayer.usual = Layer\n")
+
+
 @pytest.mark.parametrize(("old", "new"), EDITS.values(), ids=EDITS.keys())
 def test_an_edit_of_any_member_changes_the_source(
     typed: Callable[[str], str], old: str, new: str

@@ -72,16 +72,19 @@ def _source_of_class(cls: type) -> str:
     try:
         return inspect.getsource(cls)
     except (OSError, TypeError):
-        pass  # Python finds the lines of a function of a cell, but not those of a class.
-    lines = [
-        f"class {cls.__qualname__}({', '.join(base.__qualname__ for base in cls.__bases__)}):"
-    ]
+        # Python finds the lines of a function of a cell, but not those of a class.
+        return _source_of_members(cls)
+
+
+def _source_of_members(cls: type) -> str:
+    bases = ", ".join(base.__qualname__ for base in cls.__bases__)
+    lines = [f"class {cls.__qualname__}({bases}):"]
     for name, value in vars(cls).items():
         functions = _functions_of_member(value)
         if functions:
             lines += [inspect.getsource(function) for function in functions]
-        elif inspect.isclass(value):
-            lines.append(_source_of_class(value))
+        elif inspect.isclass(value) and value.__qualname__ == f"{cls.__qualname__}.{name}":
+            lines.append(_source_of_class(value))  # defined inside; others are only named
         elif not name.startswith("__"):
             # The address in the text of an object is another one in each process.
             lines.append(f"{name} = {re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value))}")
