@@ -9,56 +9,58 @@ pictures are left out.
 """
 
 import argparse
+import dataclasses
 import json
 import lzma
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 import machine
+import torch
 from machine import ROOT
+
+from attnlab.data.corpus import Corpus
+from attnlab.training.config import read_config
+from attnlab.training.run import run as train
 
 sys.path.insert(0, str(ROOT))
 from scripts.lab import SOURCE, TEXT, LessonRun, engine_settings, read_entries, runs_of
 
 SETTLED = 20  # steps before it are left out: the engine is compiled while it runs
-CLOCK = """
-import json
-import time
-import lightning.pytorch as L
 
-class Clock(L.Callback):
-    def on_fit_start(self, trainer, lit):
-        self.stamps = []
 
-    def on_train_batch_start(self, trainer, lit, batch, batch_idx):
-        self.stamps.append(time.process_time())
+class Stamped(Corpus):
+    """A corpus that notes the CPU time of all threads whenever a batch is drawn."""
 
-    def on_train_end(self, trainer, lit):
-        print("STAMPS", json.dumps(self.stamps), flush=True)
-"""
+    stamps: ClassVar[list[float]] = []
+
+    def train_draw(self, block_size: int) -> Callable[..., Any]:
+        draw = super().train_draw(block_size)
+
+        def stamped(*arguments: Any) -> Any:
+            self.stamps.append(time.process_time())
+            return draw(*arguments)
+
+        return stamped
 
 
 def step_of_train(run: LessonRun, steps: int, folder: Path) -> float:
     """CPU ms of a step of `python train.py`, from one batch to the next."""
-    words = [sys.executable, str(ROOT / "train.py"), *run.overrides, f"seed={run.seed}"]
-    words += [f"trainer.{key}={steps}" for key in ("max_steps", "val_check_interval")]
-    words += ["+callbacks.clock._target_=clock.Clock", "trainer.accelerator=cpu", "force=true"]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{folder}:{ROOT / 'src'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (line,) = (x for x in done.stdout.splitlines() if x.startswith("STAMPS"))
-    stamps = json.loads(line.removeprefix("STAMPS"))
-    return 1000 * (stamps[-1] - stamps[SETTLED]) / (len(stamps) - 1 - SETTLED)
+    given = [f"trainer.{key}={steps}" for key in ("max_steps", "val_check_interval")]
+    given += [f"seed={run.seed}", "trainer.accelerator=cpu"]
+    config = read_config(machine.settings(*run.overrides, *given))
+    corpus = Stamped(**vars(config.data()))
+    corpus.stamps.clear()
+    train(dataclasses.replace(config, data=lambda: corpus), folder / "run", variant=run.variant)
+    settled = corpus.stamps[SETTLED:]
+    return 1000 * (settled[-1] - settled[0]) / (len(settled) - 1)
 
 
 def step_of_engine(run: LessonRun, steps: int, folder: Path, *, wasm: bool) -> float:
@@ -78,7 +80,7 @@ def step_of_engine(run: LessonRun, steps: int, folder: Path, *, wasm: bool) -> f
         words, input=json.dumps([job]), capture_output=True, text=True, check=True
     )
     (found,) = json.loads(done.stdout)
-    return statistics.mean(found["ms"][SETTLED:])
+    return float(statistics.mean(found["ms"][SETTLED:]))
 
 
 def models_of(lessons: list[str]) -> dict[tuple[str, str], tuple[LessonRun, list[str]]]:
@@ -93,24 +95,29 @@ def models_of(lessons: list[str]) -> dict[tuple[str, str], tuple[LessonRun, list
 
 def measured(options: argparse.Namespace) -> machine.Section:
     """The table: medians over rounds, in which the programs take turns."""
-    rows = []
-    for run, lessons in models_of(options.lessons or list(read_entries())).values():
-        times: dict[str, list[float]] = {"train": [], "wasm": [], "script": []}
-        for _ in range(options.rounds):
+    models = models_of(options.lessons or list(read_entries()))
+    times: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for _ in range(options.rounds):
+        for key, (run, _lessons) in models.items():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                (folder / "clock.py").write_text(CLOCK)
-                times["train"].append(step_of_train(run, options.steps, folder))
-                times["wasm"].append(step_of_engine(run, options.steps, folder, wasm=True))
-                few = SETTLED + 10
-                times["script"].append(step_of_engine(run, few, folder, wasm=False))
-        cells = [f"{statistics.median(times['train']):.1f}"]
+                took = {
+                    "train": step_of_train(run, options.steps, folder),
+                    "wasm": step_of_engine(run, options.steps, folder, wasm=True),
+                    "script": step_of_engine(run, SETTLED + 5, folder, wasm=False),
+                }
+            for program, ms in took.items():
+                times.setdefault(key, {}).setdefault(program, []).append(ms)
+            print(run.variant, took, flush=True)
+    rows = []
+    for key, (run, lessons) in models.items():
+        own = times[key]
+        cells = [f"{statistics.median(own['train']):.1f}"]
         for engine in ("wasm", "script"):
-            ratios = [a / b for a, b in zip(times[engine], times["train"], strict=True)]
-            cells.append(f"{statistics.median(times[engine]):.1f}")
-            cells.append(f"{statistics.median(ratios):.2f}")
+            ratios = [a / b for a, b in zip(own[engine], own["train"], strict=True)]
+            cells.append(f"{statistics.median(own[engine]):.1f}")
+            cells.append(f"{statistics.median(ratios):.1f}")
         rows.append([", ".join(lessons), f"`{run.variant}`", *cells])
-        print(*rows[-1], flush=True)
     head = ["lessons", "`attn=`", "`train.py`", "WebAssembly", "times", "JavaScript", "times"]
     note = (
         "CPU ms of a training step; *times* is how many times as long as that of `train.py` with "
@@ -126,9 +133,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lessons", nargs="*", help=", ".join(read_entries()))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100, help="of each run")
     parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "RESULTS.md")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     if shutil.which("node") is None:
         raise SystemExit("the engine runs in Node, which is not installed")
     machine.write(options.page, "The lab in a browser", measured(options))
