@@ -1,6 +1,6 @@
 """Measures training on this machine, and writes the page RESULTS.md beside this file.
 
-    python benchmarks/bench.py                           everything; half an hour on two cores
+    python benchmarks/bench.py                           everything; half an hour or more
     python benchmarks/bench.py step --rounds 1 --steps 20    one part, as a quick test
     python benchmarks/bench.py race --nanogpt CHECKOUT   against a clone of nanoGPT
     python benchmarks/bench.py --isa AVX2                as on a processor without AVX-512
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -122,7 +122,7 @@ def step(options: argparse.Namespace) -> Section:
         times: dict[str, list[float]] = {name: [] for name in arms}
         cpu: dict[str, list[float]] = {name: [] for name in arms}  # of all threads
         own: dict[str, list[float]] = {name: [] for name in arms}  # a step, of this thread
-        for _ in range(options.rounds):
+        for _ in announced(options.rounds):
             for name, (work, config) in arms.items():
                 values = (config, corpus, options.steps)
                 values += (options.nanogpt,) if work is nanogpt else ()
@@ -145,6 +145,13 @@ def step(options: argparse.Namespace) -> Section:
         "thread's CPU time between two batches."
     )
     return head, rows, note
+
+
+def announced(rounds: int) -> Iterator[int]:
+    """The numbers of the rounds; each is printed when it begins, because a round takes minutes."""
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        yield number
 
 
 def speed(taken: Sequence[float], of_bare: Sequence[float]) -> str:
@@ -215,7 +222,7 @@ def start(options: argparse.Namespace) -> Section:
             ),
             "attnlab checkup RUN": ([*attnlab, "checkup", run_directory], 0),
         }
-        for number in range(options.rounds):
+        for number in announced(options.rounds):
             for name, (words, code) in commands.items():
                 times.setdefault(f"`{name}`", []).append(command(words, folder, code)[0])
             began = time.time()
@@ -266,7 +273,7 @@ def busy(options: argparse.Namespace) -> Section:
     times: dict[str | None, list[list[float]]] = {x: [] for x in (None, "20000", "10000", "5000")}
     given = ["preset=tiny", "trainer.max_steps=200", "trainer.val_check_interval=200"]
     given += ["trainer.accelerator=cpu", "probes=none", "train_loss=false"]
-    for _ in range(options.rounds):
+    for _ in announced(options.rounds):
         for spins, taken in times.items():
             environment = os.environ | {"GOMP_SPINCOUNT": spins or "300000"}
             pair = []
@@ -310,7 +317,7 @@ def race(options: argparse.Namespace) -> Section:
         "stoi": {x: i for i, x in symbols.items()},
     }
     (data / "meta.pkl").write_bytes(pickle.dumps(meta))
-    for seed in range(options.rounds):
+    for seed in announced(options.rounds):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             found: list[str] = []

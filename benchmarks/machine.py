@@ -21,6 +21,7 @@ from attnlab.training.config import RunConfig
 from attnlab.training.metrics import git_commit
 
 ROOT = Path(__file__).resolve().parents[1]
+COMMIT = git_commit()  # before a section is written, which changes the working tree
 Section = tuple[list[str], list[list[str]], str]  # head and rows of a table, and a note
 
 
@@ -108,7 +109,7 @@ def described(device: str) -> str:
     threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     return (
         f"`{command}`: {name}, {instruction_set()}, {threads}, PyTorch {torch.__version__}, "
-        f"Python {platform.python_version()}, commit `{git_commit()}`."
+        f"Python {platform.python_version()}, commit `{COMMIT}`."
     )
 
 

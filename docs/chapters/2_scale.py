@@ -392,7 +392,7 @@ paragraph(
 # ## Summary
 #
 # - Dot products of independent vectors of unit variance have a standard deviation of $\sqrt{D}$.
-# - Scores that vary by more than $\sqrt{2 \ln\, n}$ saturate the softmax: one key of n gets almost all weight.
+# - Scores that vary by more than $\sqrt{2 \ln\, n}$ saturate the softmax: a few of n keys get almost all weight.
 # - A saturated row gets almost no gradient. The other rows learn as before.
 # - The effect on training depends on the size of queries and keys, not only on the formula.
 #

@@ -33,16 +33,21 @@ class Stateful(nn.Module):
         if self.fault.endswith("fresh"):
             for layer in self.qkv:
                 nn.init.normal_(layer.weight, std=1e-3)
+        self.shared = nn.Buffer(tril(LENGTH), persistent=False)
 
     def may(self, x: Tensor, real: Tensor | None, document: Tensor | None) -> Tensor:
         """(B, 1, T, T) bool."""
         n = x.shape[1]
-        may = tril(n).expand(len(x), 1, n, n)
+        may = self.shared[:n, :n].expand(len(x), 1, n, n)
         if real is not None:
             own = torch.eye(n, dtype=torch.bool)
             keep = real.bool()[:, None, None] | own
+            if self.fault == "a mask of queries":
+                keep = real.bool()[:, None, :, None] | own
             if self.fault == "padding opened in training" and self.training:
                 keep = torch.ones_like(keep)
+            if self.fault == "a mask in a buffer":
+                self.shared[:n, :n] &= real.bool().any(0) | own
             may = may & keep
             opened = self.fault == "open with a mask" or (
                 self.fault == "open with a mask in training" and self.training
@@ -74,6 +79,8 @@ class Stateful(nn.Module):
         if attention_mask is not None and self.fault != "counts from the padding":
             at = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         x = self.wte(input_ids) + self.wpe(at)
+        if attention_mask is not None and self.fault == "dropout with a mask":
+            x = F.dropout(x, 0.1)  # also in evaluation mode
         may = self.may(x, attention_mask, document_ids)
         for n in range(2):
             x = self.attend(n, x, may)
@@ -193,6 +200,15 @@ class Labeled(LM):
             return logits
         target = labels[:, 1:].flatten()
         y = logits[:, :-1].flatten(0, 1)
+        if self.rule == "unshifted in training" and self.training:
+            target = labels.flatten()
+            y = logits.flatten(0, 1)
+        if self.rule.startswith("rolled"):
+            rolled = labels.roll(-1, 1)
+            if self.rule == "rolled, the last ignored":
+                rolled[:, -1] = -100
+            target = rolled.flatten()
+            y = logits.flatten(0, 1)
         if self.rule == "token 0":
             target = target.clamp(min=0)
         smooth = 0.1 if self.rule == "smoothed" else 0.0
@@ -268,6 +284,8 @@ class OtherNames(nn.Module):
             if self.fault == "uncapped steps" and n > 1:  # not seen in scores of fresh weights
                 s = 1e4 * (s / 1e4).tanh()
             y = (s + slope).masked_fill(~may, -torch.inf).softmax(-1) @ v
+            if self.fault == "dropout in steps" and state is not None:
+                y = F.dropout(y, 0.1)  # also in evaluation mode
             x = x + out(merge(y))
         return self.head(x), Cache(kept, self.fault != "keys are reordered alone")
 
@@ -333,6 +351,12 @@ STATEFUL = [
         "in training mode, with attention_mask of ones"),
     Row("open with padding", fault("open with padding"), "reads? .*\n.*with padding on the",
         published="huggingface/transformers#41966"),
+    Row("dropout where a mask is used", fault("dropout with a mask"),
+        "with attention_mask of ones, the same inputs give different"),
+    Row("a mask written into a buffer", fault("a mask in a buffer"),
+        "after a call with padding on the left[\\s\\S]*changes shared"),
+    Row("a mask of queries", fault("a mask of queries"),
+        "other padded tokens change[\\s\\S]*keep them out of attention"),
     Row("padding opened in training", fault("padding opened in training"),
         f"with padding, .*\n{IN_TRAINING}", published="huggingface/transformers#35855"),
     Row("counts from the padding", fault("counts from the padding"),
@@ -372,6 +396,11 @@ STATEFUL = [
     Row("smoothing of ignored labels", loss("smoothed everywhere"),
         "ignored labels have a gradient"),
     Row("smoothing of other labels", loss("smoothed"), told="-100 count neither"),
+    Row("labels unshifted in training", loss("unshifted in training"),
+        f"targets are not shifted[\\s\\S]*{IN_TRAINING}"),
+    Row("labels rolled", loss("rolled"), "the last position learns the first token"),
+    Row("labels rolled, the last ignored", loss("rolled, the last ignored"),
+        told="targets are the next"),
     Row("a sum over labels", loss("sum"), told="the loss is a sum"),
     *(Row(f"a loss in a {kind}", loss("", kind), told="targets are the next")
       for kind in ("dict", "tuple")),
@@ -385,6 +414,7 @@ STATEFUL = [
     Row("no bias in steps of one", cache("no bias in steps of one"),
         "steps of one token are wrong, those of several are right",
         published="keras-team/keras-hub#2861"),
+    Row("dropout in steps", cache("dropout in steps"), "other outputs each time"),
     Row("the second step is not stored", cache("second step is not stored"),
         "the first cached step is right, the second is not",
         published="ggml-org/llama.cpp#11445"),

@@ -73,6 +73,20 @@ def test_a_model_is_judged_rightly_in_one_diagnosis_of_six_lines(name: str) -> N
     assert not failed or ("\n\n" not in said and said.count("\n") < 6), said
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("labels not shifted", 0),
+        ("labels unshifted in training", 1),
+        ("padding: inverted", 0),
+        ("a mask of queries", 1),
+    ],
+)
+def test_what_may_be_meant_is_only_suspicious(name: str, code: int) -> None:
+    torch.manual_seed(0)
+    assert attnlab.checkup.checkup(ROWS[name].make(), **ROWS[name].options).exit_code == code
+
+
 def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:
     assertions = [n[7:] for n in attnlab.checkup.__all__ if n.startswith("assert_")]
     tried = {(row.check, bool(row.says)) for row in ROWS.values()}
@@ -106,6 +120,9 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
     (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
     (modes, "_slope", lambda tried, state: modes.Slope(1.0, 1.0), "detached values"),
+    (modes, "_require_the_same_with_given", nothing, "dropout where a mask is used"),
+    (modes, "_require_the_same_with_given", nothing, "a mask written into a buffer"),
+    (loss, "_require_end_ignored", nothing, "labels rolled"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import attnlab.checkup as package
-from attnlab.checkup import CannotCheck, assert_causal, assert_mask_is_infinite, checkup
+from attnlab.checkup import CannotCheck, assert_causal, assert_mask_is_infinite, checkup, subject
 from tests.checkup.others import Habit
 from tests.checkup.reports import Cached, Decay, step
 from tests.checkup.small import LM, Attention, C, Does, Served, V, causal
@@ -82,6 +82,33 @@ def test_a_model_is_as_it_was_also_after_an_error(name: str, fails: bool) -> Non
     with contextlib.suppress(AssertionError, CannotCheck, KeyError):
         getattr(package, name)(model, **more.get(name, {}))
     torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
+
+
+class Rescales(LM):
+    """It writes into a weight in each call, perhaps in training mode alone."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(length=12)
+        self.how = how
+
+    def forward(self, ids: Any, *args: Any) -> Any:
+        if self.how == "always" or (self.how == "training" and self.training):
+            self.head.weight.data.mul_(1.01)
+        return super().forward(ids)
+
+
+@pytest.mark.parametrize("how", ["never", "always", "training"])
+def test_large_weights_stay_in_place_unless_calls_write_into_them(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Rescales(how)
+    before = {name: x.detach().clone() for name, x in model.named_parameters()}
+    expected = checkup(model).to_dict()
+    monkeypatch.setattr(subject, "LARGE", 1)
+    assert bool(package.prepared(model).spared) == (how == "never")
+    assert checkup(model).to_dict() == expected
+    assert all(torch.equal(before[name], x) for name, x in model.named_parameters())
 
 
 ALONE = """

@@ -45,14 +45,16 @@ for (const job of JSON.parse(fs.readFileSync(0, "utf8"))) {
   const before = measured(net, settings);
   const losses = [];
   const norms = [];
-  const began = process.cpuUsage().user;
+  const ms = [];  // CPU time of each step, of all threads
   for (let step = 0; step < steps; step++) {
+    const before = process.cpuUsage();
     const { loss, norm } = trainStep(net, train, settings, step);
+    const { user, system } = process.cpuUsage(before);
+    ms.push((user + system) / 1000);
     losses.push(loss);
     norms.push(norm);
     if (step === 0) write(`${job.name}.grads`, net, "grad");
   }
-  const ms = (process.cpuUsage().user - began) / 1000 / steps;
   const batches = [0, 1, 299].map((step) => {
     const { x, y } = batch(train, settings, step);
     return [[...x], [...y]];

@@ -176,6 +176,7 @@ class Wrong:
     plan: StepPlan
     number: int  # of the step, the first is 0 and has no cache
     change: float  # relative to the standard deviation
+    chance: bool = False  # whether it gives other outputs each time
 
     @property
     def begin(self) -> int:
@@ -460,6 +461,8 @@ def what_wrong_steps_read(known: list[Reads]) -> str:
 
 def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
     """Which steps are wrong and which are right, from the first wrong step of each plan."""
+    if all(wrong.chance for wrong in faulty):
+        return "the same steps give other outputs each time: is dropout on in them?"
     if all(wrong.plan.turned for wrong in faulty):
         return "only with rows in another order: a part of the cache is not reordered"
     if all(wrong.plan.real is not None for wrong in faulty):
@@ -569,6 +572,11 @@ def first_wrong_step(
     if not wrong:
         return None
     finite = all(map(isfinite, changes))
+    if finite and not tried.state.training:  # in training mode, chance may be meant
+        again = (off_by(expected).abs().amax((0, 2)) / size - off).abs()
+        if float(again.max()) > limit:
+            number = next(n for n in wrong if changes[n] > 0.1 * max(changes))
+            return Wrong(plan, number, changes[number], chance=True)
     if finite and is_rounding(tried, difference):
         if max(changes) > LOSSY:
             rounded.append(
@@ -585,7 +593,8 @@ def first_wrong_step(
 def _what_is_read(tried: Subject, step: DecodingStep, wrong: Wrong) -> Reads | None:
     """What the wrong step reads, by changing one input at a time; None with padding."""
     plan = replace(wrong.plan, sizes=wrong.plan.sizes[: wrong.number + 1])
-    if plan.real is not None or plan.turned or not isfinite(wrong.change):
+    unclear = wrong.chance or not isfinite(wrong.change)
+    if plan.real is not None or plan.turned or unclear:
         return None
     begin = wrong.begin
     end = begin + wrong.size

@@ -114,9 +114,9 @@ def causal_states(tried: Subject) -> list[State]:
     if not tried.weights:
         return [EVALUATION]
     states = [state for state in CAUSAL_STATES if not (state.own_dtype and tried.best is None)]
-    for given in tried.optional:
-        if not given.startswith("padding"):  # see `assert_padding_ignored`
-            states += [replace(mode, given=given) for mode in MODES_WITH_GIVEN]
+    for name, optional in tried.optional.items():
+        if not optional.pads:  # see `assert_padding_ignored`
+            states += [replace(mode, given=name) for mode in MODES_WITH_GIVEN]
     return states
 
 

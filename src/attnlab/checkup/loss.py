@@ -76,6 +76,7 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     module = module_of(tried.model)
     if module is None:
         raise CannotCheck("the model is not a torch module, so its logits cannot be followed")
+    ids_are_labels = loss is None
     if loss is None:
         labeled = labeled_loss(tried)
         name = labels_argument(tried)
@@ -91,7 +92,7 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     for state in LOSS_MODES:
         with tried.put(replace(state, grad=True)) as there:
             try:
-                said = _targets_of(there, loss)
+                said = _targets_of(there, loss, ids_are_labels=ids_are_labels)
             except REFUSALS as error:
                 if state == EVALUATION or isinstance(error, CheckFailed):
                     raise
@@ -102,42 +103,69 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     return Passed("; ".join(told), states=tuple(states), not_tried=tuple(not_tried))
 
 
-def _targets_of(tried: Subject, loss: Loss) -> list[str]:
+def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
     """What each output of the model learns, the logits first; CheckFailed if these do not learn
     the next token."""
     __tracebackhide__ = True
     ids, outputs, value = _followed(tried, loss)
     (_, logits), *others = outputs.items()
-    targets = _learned_targets(value, logits)
-    if targets is None:
+    slope = _slope_by_logits(value, logits)
+    if slope is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
     try:
-        told = [assert_targets_shifted(ids, targets)]
+        told = [assert_targets_shifted(ids, _lowest(slope))]
+        if ids_are_labels:
+            _require_end_ignored(ids, slope)
     except CheckFailed as failed:
-        where = f"only {tried.state}" if tried.state.training else ""
-        raise CheckFailed(str(failed), where, grave=failed.grave, state=str(tried.state)) from None
+        training = tried.state.training  # after evaluation mode, in which targets are right
+        where = f"only {tried.state}" if training else ""
+        grave = failed.grave or training
+        raise CheckFailed(str(failed), where, grave=grave, state=str(tried.state)) from None
     for name, y in others:
-        targets = _learned_targets(value, y)
-        if targets is None:
+        slope = _slope_by_logits(value, y)
+        if slope is None:
             continue
-        shifts = [n for n in range(-1, 6) if _agreement(ids, targets, n) >= 0.999]
+        shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
     return told
 
 
-def _learned_targets(value: Tensor, logits: Tensor) -> Tensor | None:
-    """(B, T) the tokens that a loss makes likelier, -100 where it does not depend on the logits
-    (B, T, V); None if it depends on none of them."""
+def _slope_by_logits(value: Tensor, logits: Tensor) -> Tensor | None:
+    """The slope of a loss by logits (B, T, V); None if it depends on none of them."""
     if not (logits.requires_grad and value.requires_grad):
         return None
     (slope,) = torch.autograd.grad(value, logits, retain_graph=True, allow_unused=True)
-    return None if slope is None else _lowest(slope)
+    return slope
 
 
 def _lowest(slope: Tensor) -> Tensor:
-    """(B, T) where the slope by logits (B, T, V) is lowest, -100 where it is 0."""
+    """(B, T) the tokens that a loss makes likelier, from its slope by logits (B, T, V); -100 where
+    that is 0."""
     return slope.argmin(-1).where(slope.abs().sum(-1) > 0, IGNORED_LABEL).cpu()
+
+
+def _learned_token(slope: Tensor) -> int | None:
+    """The token that a cross entropy makes likelier, from its slope by the logits (V,) of one
+    position; None if there is no slope, or that of something else, such as a penalty on large
+    logits: that of a cross entropy sums to 0."""
+    size = float(slope.abs().sum())
+    if not size or abs(float(slope.sum())) > 0.1 * size:
+        return None
+    return int(slope.argmin())
+
+
+def _require_end_ignored(ids: Tensor, slope: Tensor) -> None:
+    """CheckFailed if the last position learns a token, though none follows."""
+    __tracebackhide__ = True
+    learned = _learned_token(slope[0, -1])
+    if learned is None:
+        return
+    token = "the first token of its row" if learned == int(ids[0, 0]) else f"token {learned}"
+    raise CheckFailed(
+        f"the last position learns {token}, though none follows",
+        "after torch.roll, the last target must be -100",
+    )
 
 
 def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
@@ -175,13 +203,16 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
 
         _, outputs, value = _followed(there, with_others)
         y = next(iter(outputs.values()))
-        lowest = _learned_targets(value, y)
-        if lowest is None:
+        slope = _slope_by_logits(value, y)
+        if slope is None:
             raise CannotCheck("the loss is not computed from the logits the model returns")
+    lowest = _lowest(slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
         said = f"the logits at t are compared with none of {name}"
         raise CheckFailed(said, grave=False, state=str(EVALUATION))
+    if shifts[0] == 1:
+        _require_end_ignored(seen[-1], slope)
     if shifts[0] in (0, 1):
         when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
         place = "t" if shifts[0] == 0 else "t + 1"
@@ -385,10 +416,10 @@ def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, label
         return ""
     t = int(wrong.nonzero()[0])
     at_t = slope[0, t]
-    if abs(float(at_t.sum())) > 0.1 * float(size[t]):
-        return ""  # no cross entropy, such as a penalty on large logits
+    token = _learned_token(at_t)
+    if token is None:
+        return ""
     said = f"ignored labels have a gradient by the logits at {t}"
-    token = int(at_t.argmin())
     if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
         said += f", which are trained as token {token}"
     return said

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,14 @@ from .states import (
     seed_all,
     without_probabilities,
 )
-from .subject import SizesAndCall, Subject, is_rounding, prepared, relative
+from .subject import (
+    SizesAndCall,
+    Subject,
+    call_with_given,
+    is_rounding,
+    prepared,
+    relative,
+)
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
@@ -34,7 +42,7 @@ COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compar
 STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
-EXACT_INTEGERS = {torch.bfloat16: 256, torch.float16: 2048}  # up to which each is represented
+EXACT_INTEGERS = {"bfloat16": 256, "float16": 2048}  # up to which each is represented
 
 
 # ---- the same outputs again
@@ -67,6 +75,8 @@ def check_deterministic(tried: Subject) -> Passed:
             else "call eval() first; no torch module is known behind this function",
             state=str(EVALUATION),
         )
+    with tried.put(State(own_dtype=True)) as there:
+        _require_the_same_with_given(there, x)
     said = "in evaluation mode the same inputs give the same outputs"
     if not tried.weights:
         return Passed(said, states=(str(EVALUATION),))
@@ -90,7 +100,7 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     __tracebackhide__ = True
 
     def after(before: Tensor | None) -> Tensor:
-        with changed(tried.model, training=None):
+        with tried.restoring():
             if before is not None:
                 tried(before)
             return tried(x)
@@ -99,7 +109,7 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     later = after(x)
     change = relative(after(tried.other(x)), later)
     if change > SAME_OUTPUTS:
-        with changed(tried.model, training=None):
+        with tried.restoring():
             names = changed_by_a_call(tried.model, lambda: tried(x))
         raise CheckFailed(
             f"{tried.state} outputs depend on the inputs of earlier calls, by {change:.2g} of "
@@ -111,6 +121,45 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
             state=str(tried.state),
         )
     return relative(fresh, later) > SAME_OUTPUTS
+
+
+def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
+    """CheckFailed if calls with an optional tensor give different outputs, or change those of a
+    later call without it. The subject gives the same outputs without optional tensors."""
+    __tracebackhide__ = True
+    for name, optional in tried.optional.items():
+        judged = optional.judged(x.shape[1])
+        given = replace(tried, call=partial(call_with_given, tried.call, optional))
+        with tried.restoring():
+            first = given(x)[:, judged]
+            again = given(x)[:, judged]
+        if not bool(first.isfinite().all()):
+            continue  # see `assert_padding_ignored`
+        change = relative(again, first)
+        if change > SAME_OUTPUTS:
+            raise CheckFailed(
+                f"in evaluation mode, with {name}, the same inputs give different outputs, by "
+                f"{change:.2g} of their std",
+                "look for dropout that is on where the mask is used",
+                state=str(State(given=name)),
+            )
+        after = []
+        for before in (tried, given):
+            with tried.restoring():
+                before(x)
+                after.append(tried(x))
+        change = relative(after[1], after[0])
+        if change > SAME_OUTPUTS:
+            with tried.restoring():
+                names = changed_by_a_call(tried.model, partial(given, x))
+            raise CheckFailed(
+                f"after a call with {name}, outputs of calls without it are others, by "
+                f"{change:.2g} of their std",
+                f"such a call changes {', '.join(names[:5])}"
+                if names
+                else "look for a buffer that such a call writes into",
+                state=str(State(given=name)),
+            )
 
 
 # ---- rows
@@ -373,7 +422,7 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         there = replace(there, seeded=True)
         weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
         rng = torch.Generator().manual_seed(1)
-        with changed(there.model, training=None):  # each call begins as this one
+        with there.restoring():  # each call begins as this one
             y = _differentiable(there, x)
             if not y.requires_grad:
                 raise CannotCheck("the outputs have no gradient")
@@ -400,13 +449,24 @@ def _slope(tried: Subject, state: State) -> Slope | None:
 
         def value(step: float) -> float:
             """The sum of outputs with weights moved by `step` along the way."""
-            with changed(there.model, training=None), torch.no_grad():
-                for w, direction in zip(weights, way, strict=True):
-                    w.add_(direction, alpha=step)
+            with there.restoring(), torch.no_grad(), _moved(weights, way, step):
                 outputs = _differentiable(there, x)
             return float((outputs.detach() * sums).double().sum())
 
         return _measured(value, size, told)
+
+
+@contextmanager
+def _moved(weights: Sequence[Tensor], way: Sequence[Tensor], step: float) -> Iterator[None]:
+    """Weights with a step along the way added inside; afterward they are as before."""
+    held = [w.data for w in weights]
+    try:
+        for w, direction in zip(weights, way, strict=True):
+            w.data = torch.add(w.data, direction, alpha=step)
+        yield
+    finally:
+        for w, own in zip(weights, held, strict=True):
+            w.data = own
 
 
 def _length(tensors: list[Tensor]) -> float:
@@ -478,14 +538,38 @@ def check_precision_kept(tried: Subject) -> Passed:
     if not tried.half or tried.best is not torch.float64:
         raise CannotCheck("the model is not of half precision, or does not run in fp64")
     x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), tried.length)
-    with tried.put(EVALUATION) as there:
+    states = [EVALUATION]
+    for name, optional in tried.optional.items():
+        if not optional.pads:
+            states.append(replace(EVALUATION, given=name))
+    for state in states:
+        _require_precision(tried, state, x)
+    said = f"in {_half_dtype(tried)} late positions are as near to fp64 as early ones"
+    own_states = tuple(str(replace(state, own_dtype=True)) for state in states)
+    return Passed(f"{said}, of {tried.length}", states=own_states)
+
+
+def _half_dtype(tried: Subject) -> str:
+    """The name of the half precision of a model's weights."""
+    return next(_name(w.dtype) for w in tried.weights if _name(w.dtype) in EXACT_INTEGERS)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
+    """CheckFailed if late positions are further from fp64 than early ones."""
+    __tracebackhide__ = True
+    own_state = replace(state, own_dtype=True)
+    with tried.put(state) as there:
         exact = steady(there)(x)
-    with tried.put(State(own_dtype=True)) as there:
+    with tried.put(own_state) as there:
         own = steady(there)(x)
     off = (own - exact).abs().amax(-1).mean(0) / exact.std()  # (T,)
     early = float(off[: max(8, tried.length // 8)].median())
-    dtype = next(w.dtype for w in tried.weights if w.dtype in EXACT_INTEGERS)
-    name = str(dtype).removeprefix("torch.")
+    name = _half_dtype(tried)
+    counts = EXACT_INTEGERS[name]
     for first in _powers_up_to(tried.length - 8):
         # All windows from a power of two on are compared, for an error of positions stays.
         window = max(8, first // 4)
@@ -496,13 +580,11 @@ def check_precision_kept(tried: Subject) -> Passed:
                 f"in {name} outputs from position {first} on are off those in fp64 by {late:.2g} "
                 f"of their std, at the first positions by {early:.2g}"
             )
-            counts = EXACT_INTEGERS[dtype]
             look = ""
             if first >= counts:
                 look = f"are positions or angles computed in {name}, exact up to {counts} only?"
-            raise CheckFailed(said, look, grave=False, state=str(State(own_dtype=True)))
-    said = f"in {name} late positions are as near to fp64 as early ones"
-    return Passed(f"{said}, of {tried.length}", states=(str(State(own_dtype=True)),))
+            where = f"only with {state.given}" if state.given else ""
+            raise CheckFailed(said, where, look, grave=False, state=str(own_state))
 
 
 def _powers_up_to(most: int) -> list[int]:

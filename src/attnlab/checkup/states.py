@@ -152,9 +152,13 @@ def changed(
     dtype: torch.dtype | None = None,
     change: Change | None = None,
     training: bool | None = False,
+    spared: frozenset[int] = frozenset(),
 ) -> Iterator[None]:
     """Run a model in evaluation or training mode (None: as it is), with other weights; afterward
     all is as before, also after an error.
+
+    `spared` are the ids of weights that no call writes into. They stay where they are, unless
+    they get another dtype or other values.
 
     The weights and buffers that the model had are put aside, not overwritten, so they come back to
     the last bit, together with attributes that the model has set meanwhile. Weights that are not
@@ -173,13 +177,16 @@ def changed(
         weights = list(module.parameters())
         frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or frozen}
-        for x in held.values():
-            undo.callback(setattr, x, "data", x.data)
-            floats = x.is_floating_point()
-            new = x.data.to(dtype, copy=True) if dtype and floats else x.data.clone()
-            if change is not None and floats and id(x) in trained:
-                new = change(new, rng)
-            x.data = new
+        for key, x in held.items():
+            own = new = x.data
+            if x.is_floating_point():
+                new = own if dtype is None else own.to(dtype)
+                if change is not None and key in trained:
+                    new = change(new, rng)
+            if new is own and key in spared:
+                continue
+            undo.callback(setattr, x, "data", own)
+            x.data = own.clone() if new is own else new
         if training is not None:
             module.train(training)
         yield

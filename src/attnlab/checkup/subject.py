@@ -5,7 +5,7 @@ Letters: B batch, T time, V symbols.
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TypedDict
@@ -28,6 +28,7 @@ from .calls import (
 from .outcomes import REFUSALS, CannotCheck, in_one_line
 from .states import (
     EVALUATION,
+    TRAINING,
     State,
     Weights,
     WithoutDropout,
@@ -44,6 +45,7 @@ DENSE = 64  # up to this length, every suffix is changed
 MOST_ROWS = 32  # of one call
 MOST_NUMBERS = 2**25  # that one call returns; a quarter of a gigabyte in fp64
 MOST_COLUMNS = 4096  # of outputs (B, T, V); of more, some and random sums of all are compared
+LARGE = 2**20  # numbers of a weight; a copy of it takes as long as a short call
 MULTIPLICATIONS = 2**33  # of one scan of a model, about; some seconds of one processor
 PADDINGS = ("left", "right", "both sides", "between")
 VOCABULARY = ("vocab_size", "n_vocab", "padded_vocab_size")
@@ -73,6 +75,7 @@ class Given:
     name: str  # of the argument
     values: Callable[[Tensor], Tensor]  # inputs (B, T, ...) -> (B, T)
     judged: Callable[[int], Tensor]  # T -> (T,) bool: where outputs mean something
+    pads: bool = False  # whether some tokens are padding
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Subject:
     restored: bool = False  # restore the model after each call, which leaves something behind
     state: State = EVALUATION
     best: torch.dtype | None = None  # the dtype in which leaks stand out from rounding
+    spared: frozenset[int] = frozenset()  # see `unwritten_weights`
     optional: dict[str, Given] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)  # what `fitting` has found
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
@@ -169,7 +173,7 @@ class Subject:
         call = self.call
         if state.given:
             optional = self.optional[state.given]
-            call = partial(_given, self.call, optional)
+            call = partial(call_with_given, self.call, optional)
         with ExitStack() as undo:
             training = state.training
             undo.enter_context(changed(self.model, dtype=dtype, change=change, training=training))
@@ -199,12 +203,16 @@ class Subject:
         with ExitStack() as undo:
             undo.enter_context(torch.set_grad_enabled(self.state.grad))
             if self.restored:
-                undo.enter_context(changed(self.model, training=None))
+                undo.enter_context(self.restoring())
             return self.call(self.model, own.clone())  # a model may write into its input
+
+    def restoring(self) -> AbstractContextManager[None]:
+        """Afterward the model is as it is now, whatever calls change. For use inside of `put`."""
+        return changed(self.model, training=None, spared=self.spared)
 
     def draws_numbers(self, x: Tensor) -> bool:
         """Whether a call draws random numbers."""
-        with changed(self.model, training=None):
+        with self.restoring():
             before = torch.get_rng_state()
             python_before = random.getstate()
             replace(self, seeded=False, restored=False)(x)
@@ -269,7 +277,8 @@ class Subject:
         return missing
 
 
-def _given(call: Call, optional: Given, model: Model, x: Tensor) -> object:
+def call_with_given(call: Call, optional: Given, model: Model, x: Tensor) -> object:
+    """What a model returns for x (B, T, ...) and an optional tensor."""
     return call(model, x, **{optional.name: optional.values(x).to(x.device)})
 
 
@@ -355,7 +364,7 @@ def prepared(
         raise CannotCheck("the sample holds one id only; give two or more")
     made = _called_somehow(model, sample.cpu(), call, rows)
     made = replace(made, declared=declared, shortened=shortened, prefix=prefix)
-    made = replace(made, best=best_dtype(made))
+    made = replace(made, best=best_dtype(made), spared=unwritten_weights(made))
     return replace(made, optional={} if call else optional_tensors(made)).anew()
 
 
@@ -465,6 +474,30 @@ def best_dtype(made: Subject) -> torch.dtype | None:
     return None
 
 
+def unwritten_weights(made: Subject) -> frozenset[int]:
+    """The ids of large weights, if the model writes into none of them, in evaluation mode and in
+    training mode. Inside of `put` they are not copied again for each call."""
+    large = [w for w in made.weights if w.numel() >= LARGE]
+    if not large:
+        return frozenset()
+    x = made.draw(made.rows if made.exact else 1, made.length)
+    for mode in (EVALUATION, TRAINING):
+        with made.put(replace(mode, own_dtype=True)) as there:
+            before = _fingerprints(large)
+            try:
+                there(x)
+            except REFUSALS:
+                return frozenset()
+            if _fingerprints(large) != before:
+                return frozenset()
+    return frozenset(map(id, large))
+
+
+def _fingerprints(weights: list[Tensor]) -> list[tuple[int, float]]:
+    """Of each weight, where it is and the sum of its numbers."""
+    return [(w.data_ptr(), float(w.detach().sum(dtype=torch.float64))) for w in weights]
+
+
 # ---- optional tensors
 
 
@@ -516,7 +549,7 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
                     said = f"padding on the {side}"
                     found[said] = Given(
                         said, "attention_mask", partial(_mask_of, side, dtype),
-                        partial(real_tokens, side),
+                        partial(real_tokens, side), pads=True,
                     )  # fmt: skip
                 break
     for name in DOCUMENTS:
@@ -533,7 +566,8 @@ def _inverted(made: Subject, ones: Given) -> bool:
     with changed(made.model):
         plain = made(x)
         with_ones, with_zeros = (
-            replace(made, call=partial(_given, made.call, given))(x) for given in (ones, zeros)
+            replace(made, call=partial(call_with_given, made.call, given))(x)
+            for given in (ones, zeros)
         )
     return relative(with_zeros, plain) <= 1e-5 < relative(with_ones, plain)
 
@@ -546,7 +580,7 @@ def _accepts(made: Subject, optional: Given) -> bool:
     x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
     try:
         with changed(made.model):
-            replace(made, call=partial(_given, made.call, optional)).raw(x)
+            replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
     except REFUSALS:
         return False
     return True
