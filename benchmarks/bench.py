@@ -105,7 +105,7 @@ def whole(config: RunConfig, corpus: Any, steps: int) -> None:
 def step(options: argparse.Namespace) -> Section:
     """A training step"""
     rows = []
-    for preset in ("micro", "tiny"):
+    for preset in options.presets:
         given = [f"trainer.{x}={options.steps}" for x in ("max_steps", "val_check_interval")]
         given += [f"preset={preset}", "trainer.accelerator=cpu", "train_loss=false"]
         plain = read_config(settings(*given, "probes=none", "logger=none"))
@@ -414,6 +414,7 @@ def main() -> None:
     parser.add_argument("--nanogpt", type=Path, default=os.environ.get("NANOGPT") or None)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300, help="of each run")
+    parser.add_argument("--presets", nargs="+", default=["micro", "tiny"], help="of the part step")
     parser.add_argument("--runs", type=int, nargs="+", default=[8, 24], help="of each sweep")
     parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "RESULTS.md")
     parser.add_argument("--isa", choices=SMALLER_SETS, help="a smaller instruction set")

@@ -16,7 +16,15 @@ import torch
 from torch import nn
 
 import attnlab.checkup as package
-from attnlab.checkup import CannotCheck, assert_causal, assert_mask_is_infinite, checkup, subject
+from attnlab.checkup import (
+    CannotCheck,
+    assert_causal,
+    assert_mask_is_infinite,
+    checkup,
+    prepared,
+    states,
+    subject,
+)
 from tests.checkup.others import Habit
 from tests.checkup.reports import Cached, Decay, step
 from tests.checkup.small import LM, Attention, C, Does, Served, V, causal
@@ -204,3 +212,24 @@ def test_a_report_says_all_and_ends_with_the_first_of_the_faults() -> None:
     for result, row in zip(faulty.results, told["results"], strict=True):
         assert (row["property"], row["status"]) == (result.check, result.status)
         assert row["message"] in str(faulty).replace("\n" + " " * 32, "\n")
+
+
+@pytest.mark.parametrize("sample", [None, torch.randn(4, 37, C)], ids=["ids", "vectors"])
+def test_other_inputs_differ_at_every_position(sample: torch.Tensor | None) -> None:
+    tried = prepared(LM() if sample is None else Attention(), sample)
+    x = tried.draw(8, 37)
+    assert not (tried.other(x) == x).any()
+
+
+def test_other_weights_are_those_that_are_trained() -> None:
+    model = LM()
+    model.wpe.weight.requires_grad_(False)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with states.changed(model, change=states.with_noise):
+        kept = [name for name, x in model.named_parameters() if torch.equal(x, before[name])]
+    assert kept == ["wpe.weight"]
+
+
+def test_what_a_cache_is_called_with_counts_as_tried() -> None:
+    missing = " ".join(checkup(Served()).missing)
+    assert "use_cache" not in missing and "past_key_values" not in missing

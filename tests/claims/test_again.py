@@ -96,6 +96,8 @@ def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
     again = {run: rows[run] for run in missing}  # 7 of 10: the next stage is due
     assert {run.seed for run in missing_again(claim, rows, again)} == set(range(310, 320))
     assert missing_again(claim, rows, without_pilots(rows)) == []
+    lost = missing_again(claim, without_pilots(rows), {})  # a lost pilot is not repeated
+    assert {run.overrides for run in lost} == {("y=1", "attn=a")}  # which needs no rate
 
 
 def test_the_set_is_one_that_the_rows_do_not_have():

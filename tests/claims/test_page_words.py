@@ -3,7 +3,12 @@
 import pytest
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.claim_page import difference_of_conditions, median_in_words, share_in_words
+from attnlab.claims.claim_page import (
+    came_out,
+    difference_of_conditions,
+    median_in_words,
+    share_in_words,
+)
 from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.ranking import Cell
 from attnlab.claims.ranking_page import cell_in_words
@@ -85,3 +90,11 @@ def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, w
     cell = Cell([{}] * 10, "worse", "steps", 300, (25, 0, 50), failed=failed, rate=rate,
                 partner_rate=0.1)  # fmt: skip
     assert cell_in_words(cell) == words
+
+
+@pytest.mark.parametrize(
+    ("losses", "fails"), [([1.0] * 10, False), ([1.0, -1.0] * 5, True), ([-1.0] * 10, True)]
+)
+def test_a_page_says_that_nothing_follows_from_a_control_that_is_not_confirmed(losses, fails):
+    result = judged(["a"], [losses], role="control")
+    assert ("nothing follows" in came_out(result)) == fails

@@ -7,7 +7,7 @@ import pytest
 from attnlab.claims.ranking import LONG, Protocol, missing_of_ranking, ranking_table
 from attnlab.claims.ranking_again import judged_cells, missing_of_cells, sample_of_cells
 from attnlab.claims.ranking_page import cell_in_words, notes_on
-from attnlab.claims.ranking_plan import rate_of_run, runs_ahead
+from attnlab.claims.ranking_plan import StandIn, most_similar, rate_of_run, runs_ahead
 from attnlab.claims.trials import Run, is_pilot
 
 N = 10
@@ -151,3 +151,12 @@ def test_a_plan_counts_all_runs_of_a_variant_that_comes_out_as_its_baseline(quic
     assert ahead.minutes == pytest.approx(sum(made[run]["cpu_seconds"] for run in new) / 60)
     assert runs_ahead(protocol, made, ["x"], quick=quick).runs == 0
     assert runs_ahead(protocol, {}, ["x"], quick=quick) is None  # nothing tells how it comes out
+
+
+@pytest.mark.parametrize(
+    ("rate", "seed", "chosen"),
+    [(1e-3, 1, (1e-3, 1)), (2e-3, 0, (1e-3, 0)), (5e-3, 1, (1e-2, 1)), (1e-2, 9, (1e-2, 0))],
+)
+def test_a_run_comes_out_as_that_of_the_nearest_rate_and_of_its_seed(rate, seed, chosen):
+    stand_ins = [StandIn(r, s, {"made": (r, s)}) for r in (1e-3, 1e-2) for s in (0, 1)]
+    assert most_similar(Run((f"optim.lr={rate:g}",), seed), stand_ins) == {"made": chosen}

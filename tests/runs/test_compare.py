@@ -160,6 +160,35 @@ def test_which_of_two_runs_counts_and_that_they_differ(tmp_path: Path) -> None:
     assert said.startswith("One run") and "0.4" in said.replace("4e-01", "0.4")
 
 
+@pytest.mark.parametrize(
+    ("named", "compared"), [(None, False), ("attn=sdpa", True), ("scale=0.3", True)]
+)
+def test_changed_settings_of_a_variant_are_a_baseline_if_they_are_named(
+    tmp_path: Path, named: str | None, compared: bool
+) -> None:
+    """Then the other settings of the attention may differ, too."""
+    write_run(tmp_path, "sdpa", 0, 2.0, "attn.scale=0.3")
+    write_run(tmp_path, "flipped", 0, 2.1)
+    by_label = {c.label.split()[0]: c for c in compare(read_runs(tmp_path), named)}
+    assert by_label["flipped"].baseline is (by_label["sdpa"].group if compared else None)
+
+
+@pytest.mark.parametrize(("best", "edge"), [(0.001, True), (0.003, False), (0.01, True)])
+def test_a_best_rate_at_the_edge_is_said(tmp_path: Path, best: float, edge: bool) -> None:
+    for rate in (0.001, 0.003, 0.01):
+        loss = 2.0 if rate == best else 2.5
+        write_run(tmp_path, "sdpa", 0, loss, f"optim.lr={rate:g}")
+    assert ("edge" in at_best(read_runs(tmp_path), "lr")[2]) == edge
+
+
+def test_a_best_rate_is_compared_on_seeds_that_did_not_choose_it(tmp_path: Path) -> None:
+    for rate, loss in ((1e-3, 2.5), (1e-2, 2.0)):
+        for seed in (0, 1) if rate == 1e-3 else (0, 1, 2, 3):
+            write_run(tmp_path, "sdpa", seed, loss, f"optim.lr={rate:g}")
+    frame, _, _ = at_best(read_runs(tmp_path), "lr")
+    assert sorted(frame["seed"]) == [2, 3]
+
+
 def test_a_best_rate_is_chosen_from_seeds_that_count_once(tmp_path: Path) -> None:
     for place in "ab":
         for rate, loss in ((1e-3, 2.5), (1e-2, 2.0)):

@@ -35,9 +35,8 @@ class Parameters:
     """What a class or function takes by keyword."""
 
     hints: dict[str, Any]  # parameter -> annotation, Any where it has none
-    required: set[
-        str
-    ]  # without a default in its own signature: what a base class needs is not seen
+    # Without a default in its own signature: what a base class needs is not seen.
+    required: set[str]
     takes_any: bool  # whether it has `**settings` for every other keyword
 
 

@@ -550,6 +550,7 @@ def first_wrong_step(
     ids = tried.draw(B, sum(plan.sizes))
 
     def one_pass() -> Tensor:
+        """The outputs of a call without a cache; with padding, those of one step of all tokens."""
         if plan.real is None:
             return tried(ids)
         return decoded(tried, step, ids, replace(plan, sizes=(ids.shape[1],)))

@@ -8,7 +8,15 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Call, Model, module_of
-from .leaks import SHAPES, Description, any_differ, explain_map, place_of_leak, record_modules
+from .leaks import (
+    SHAPES,
+    Description,
+    Recorded,
+    any_differ,
+    explain_map,
+    place_of_leak,
+    record_modules,
+)
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
 from .subject import (
@@ -484,16 +492,17 @@ def _order_ignored(tried: Subject, T: int) -> bool:
     if relative(equal, equal[:, :1].expand_as(equal)) > 1e-5:
         return False
     last = x[:, -1:]
-    earlier: dict[str, Tensor] = {
-        "same": x[:, :-1],
-        "turned": x[:, :-1].flip(1),
-        "other": tried.other(x)[:, :-1],
-    }
-    recorded = {}
-    for name, early in earlier.items():
-        _, recorded[name] = record_modules(tried, module, torch.cat([early, last], 1)[0], T - 1, T)
-    same, turned, other = recorded["same"], recorded["turned"], recorded["other"]
-    for key, (_, outputs) in same.items():
-        if key in other and any_differ(outputs, other[key][1], 1e-4):  # the first that mixes time
-            return not any_differ(outputs, turned[key][1], 1e-4)
+
+    def recorded_after(earlier: Tensor) -> Recorded:
+        """What the modules get and give at the last position, after these inputs."""
+        _, recorded = record_modules(tried, module, torch.cat([earlier, last], 1)[0], T - 1, T)
+        return recorded
+
+    same = recorded_after(x[:, :-1])
+    turned = recorded_after(x[:, :-1].flip(1))
+    other = recorded_after(tried.other(x)[:, :-1])
+    for call, (_, outputs) in same.items():
+        mixes_time = call in other and any_differ(outputs, other[call][1], 1e-4)
+        if mixes_time:
+            return not any_differ(outputs, turned[call][1], 1e-4)
     return False

@@ -120,7 +120,8 @@ class JudgedClaim:
         its value was unknown."""
         for of_arm in finding.pilots:
             made = {(row["commit"], (finding.of,)) for row in of_arm}
-            if not undeclared(self.claim.file, made, declaration_of):
+            before_declaration = undeclared(self.claim.file, made, declaration_of)
+            if not before_declaration:  # each pilot, if there are any, came after it
                 return True
         return False
 

@@ -328,8 +328,9 @@ def missing_of_ranking(
     both = at_n_and_4n(rows)
     variants = dict.fromkeys([*names, *map(protocol.partner, names)])
     tasks = [task for task in protocol.tasks.values() if task.quick or not quick]
+    lengths = (1,) if quick else (LONG, 1)  # times n
     missing: dict[Run, None] = {}  # in order, each once
-    for name, task, times in product(variants, tasks, (1,) if quick else (LONG, 1)):
+    for name, task, times in product(variants, tasks, lengths):
         own = trial(protocol, name, task, times)
         missing |= dict.fromkeys(read_test(own, both, own.seeds)[1])
     return list(missing)

@@ -37,8 +37,9 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
         raise BadInput(f"--best {name}: no seed was run at every {key}")
     means = losses.loc[seeds].mean()
     best = {family: means[family].idxmin() for family in by_value}
-    of_best = losses[[*best.items()]].notna().all(axis=1)
-    others = [seed for seed in losses.index[of_best] if seed not in seeds]
+    # A column is (family, value).
+    has_all_winners = losses[list(best.items())].notna().all(axis=1)
+    others = [seed for seed in losses.index[has_all_winners] if seed not in seeds]
 
     said = [
         f"Each setting has its best {key}, by the mean loss over {seeds_in_words(seeds)}, and is "

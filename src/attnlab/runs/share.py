@@ -100,4 +100,5 @@ def share_sentence(name: str, share: Share, rates: str = "at this learning rate"
 
 def percent(share: float) -> str:
     """A share as a percentage, such as 5 % or 0.4 %."""
-    return f"{100 * share:.{0 if abs(share) >= 0.0095 else 1}f} %"
+    digits = 0 if abs(share) >= 0.0095 else 1  # less than 0.95 % would be rounded to 1 % or 0
+    return f"{100 * share:.{digits}f} %"

@@ -1,0 +1,34 @@
+"""Settings reach the class that they name, and files in the order in which they were read."""
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from attnlab.building.build import bind
+from attnlab.building.settings import ModelSettings
+from attnlab.errors import BadInput
+
+GIVEN: dict[str, Any] = {
+    "n_head": 2, "n_layer": 1, "block_size": 8, "n_embd": 4, "init": "unit", "mine": 1,
+    "qk_std": None, "dropout": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [[*GIVEN], [*reversed(GIVEN)], sorted(GIVEN)])
+def test_settings_are_written_in_the_order_in_which_they_were_read(order: list[str]) -> None:
+    settings = ModelSettings(**{key: GIVEN[key] for key in order})
+    assert list(settings.plain()) == order
+    assert list(settings.model_copy(update={"source": "0"}).plain()) == [*order, "source"]
+
+
+def takes_any(config: object, **settings: object) -> nn.Module:
+    """A layer of the user's."""
+    return nn.Identity()
+
+
+def test_what_the_caller_supplies_is_no_setting() -> None:
+    node = {"_target_": takes_any, "free": 1}
+    assert bind(node, "attn", supplied=["config"]).keywords == {"free": 1}
+    with pytest.raises(BadInput, match=r"attn\.config"):
+        bind(node | {"config": 1}, "attn", supplied=["config"])
