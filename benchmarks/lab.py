@@ -1,7 +1,7 @@
 """Measures a training step of the lab in a browser beside one of `python train.py`.
 
     python benchmarks/lab.py                 each model of each lesson, in three rounds
-    python benchmarks/lab.py mask --rounds 1 --steps 40    one lesson, as a quick test
+    python benchmarks/lab.py mask --rounds 1 --steps 60    one lesson, as a quick test
 
 The engine runs in Node, which has the JavaScript of Chromium, and train.py with one thread. Both
 count CPU time, so that other programs on the machine matter less. Start-up, validations and
@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.lab import SOURCE, TEXT, LessonRun, engine_settings, read_entries, runs_of
 
 SETTLED = 20  # steps before it are left out: the engine is compiled while it runs
+FEW = 10  # steps of the engine without WebAssembly, which takes ten times as long
 
 
 class Stamped(Corpus):
@@ -54,7 +55,7 @@ class Stamped(Corpus):
 def step_of_train(run: LessonRun, steps: int, folder: Path) -> float:
     """CPU ms of a step of `python train.py`, from one batch to the next."""
     given = [f"trainer.{key}={steps}" for key in ("max_steps", "val_check_interval")]
-    given += [f"seed={run.seed}", "trainer.accelerator=cpu"]
+    given += [f"seed={run.seed}", "trainer.accelerator=cpu", "+trainer.limit_val_batches=1"]
     config = read_config(machine.settings(*run.overrides, *given))
     corpus = Stamped(**vars(config.data()))
     corpus.stamps.clear()
@@ -64,7 +65,7 @@ def step_of_train(run: LessonRun, steps: int, folder: Path) -> float:
 
 
 def step_of_engine(run: LessonRun, steps: int, folder: Path, *, wasm: bool) -> float:
-    """CPU ms of a step of the engine."""
+    """CPU ms of a step of the engine; of the second half of the steps if there are few."""
     text = folder / "text.txt"
     if not text.exists():
         text.write_bytes(lzma.decompress(TEXT.read_bytes()))
@@ -80,7 +81,7 @@ def step_of_engine(run: LessonRun, steps: int, folder: Path, *, wasm: bool) -> f
         words, input=json.dumps([job]), capture_output=True, text=True, check=True
     )
     (found,) = json.loads(done.stdout)
-    return float(statistics.mean(found["ms"][SETTLED:]))
+    return float(statistics.mean(found["ms"][min(SETTLED, steps // 2) :]))
 
 
 def models_of(lessons: list[str]) -> dict[tuple[str, str], tuple[LessonRun, list[str]]]:
@@ -104,7 +105,7 @@ def measured(options: argparse.Namespace) -> machine.Section:
                 took = {
                     "train": step_of_train(run, options.steps, folder),
                     "wasm": step_of_engine(run, options.steps, folder, wasm=True),
-                    "script": step_of_engine(run, SETTLED + 5, folder, wasm=False),
+                    "script": step_of_engine(run, FEW, folder, wasm=False),
                 }
             for program, ms in took.items():
                 times.setdefault(key, {}).setdefault(program, []).append(ms)

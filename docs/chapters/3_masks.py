@@ -174,8 +174,8 @@ for letter, name in zip("abcdefg", SHUFFLED, strict=True):
 # ## What training shows
 #
 # We train the eight variants for 300 steps each on generated plays, whose exact entropy is
-# known. A causal model cannot have a lower loss than this entropy, except by chance. Four of the mistakes also train
-# [in a browser](../lab.html#mask), on Shakespeare, beside a causal model.
+# known. A causal model cannot have a lower loss than this entropy, except by chance. Three of the mistakes (`flipped`,
+# `peek_one` and `zero_fill`) also train [in a browser](../lab.html#mask), on Shakespeare, beside a causal model.
 #
 # **Predict.** Which mistakes make the loss *better* than that of the correct model? Which ones does it not
 # reveal?

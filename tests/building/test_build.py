@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+from attnlab.attention import AttentionConfig
 from attnlab.building.build import bind
+from attnlab.building.models import attention_factory
 from attnlab.building.settings import ModelSettings
 from attnlab.errors import BadInput
 
@@ -32,3 +34,11 @@ def test_what_the_caller_supplies_is_no_setting() -> None:
     assert bind(node, "attn", supplied=["config"]).keywords == {"free": 1}
     with pytest.raises(BadInput, match=r"attn\.config"):
         bind(node | {"config": 1}, "attn", supplied=["config"])
+
+
+@pytest.mark.parametrize("windows", [[1], [1, None], [3, 2, None]])
+def test_layers_have_the_variants_in_turn_from_the_first_on(windows: list[int | None]) -> None:
+    nodes = {str(n): {"_target_": "SelfAttention", "window": w} for n, w in enumerate(windows)}
+    make = attention_factory({"layers": nodes, "source": None})
+    layers: list[Any] = [make(AttentionConfig(8, 2, 4, layer=n)) for n in range(6)]
+    assert [layer.window for layer in layers] == (6 * windows)[:6]

@@ -176,7 +176,7 @@ class Angles(LM):
 
     def __init__(self, exact: bool) -> None:
         def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
-            at = torch.arange(q.shape[2])
+            at = torch.arange(q.shape[2]) if self.at is None else self.at
             if exact:
                 turned = [rotate(x.float(), at, 500.0).to(x) for x in (6 * q, 3 * k)]
             else:
@@ -184,7 +184,23 @@ class Angles(LM):
             return F.scaled_dot_product_attention(*turned, v, is_causal=True)
 
         super().__init__(lambda layer: Attention(mix), length=640, places=False)
+        self.at: Tensor | None = None
         self.bfloat16()
+
+
+class Counted(Angles):
+    """Positions are counted from a mask, in the dtype of the model, or as integers."""
+
+    def __init__(self, as_integers: bool) -> None:
+        super().__init__(True)
+        self.as_integers = as_integers
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        self.at = None
+        if attention_mask is not None:
+            dtype = torch.int64 if self.as_integers else self.head.weight.dtype
+            self.at = attention_mask[0].to(dtype).cumsum(0) - 1
+        return super().forward(ids)
 
 
 class Labeled(LM):
@@ -386,6 +402,9 @@ STATEFUL = [
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),
     Row("angles in bf16", lambda: Angles(False), "from position", "precision_kept",
         published="KellerJordan/modded-nanogpt#39"),
+    Row("places counted in bf16", lambda: Counted(False), "only with attention_mask of ones",
+        "precision_kept"),
+    Row("places counted as integers", lambda: Counted(True), "", "precision_kept"),
     Row("angles in fp32", lambda: Angles(True), "", "precision_kept"),
     Row("a mean over ignored labels", loss("mean of all"), "labels of -100 are not ignored",
         published="TransformerLensOrg/TransformerLens#1607"),

@@ -36,6 +36,8 @@ SLOW = {
     "compiled",
     "angles in bf16",
     "angles in fp32",
+    "places counted in bf16",
+    "places counted as integers",
     "one far pair",
     "chunks of 256 in 64",
     "1,024 positions",

@@ -52,7 +52,11 @@ def assert_deterministic(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that in evaluation mode the same inputs give the same outputs, and that in training
-    mode, with the same random seed, they do not depend on the inputs of earlier calls."""
+    mode, with the same random seed, they do not depend on the inputs of earlier calls.
+
+    In evaluation mode also with each optional tensor that is known, which must not change the
+    outputs of later calls without it.
+    """
     __tracebackhide__ = True
     return str(check_deterministic(prepared(model, sample, **given)))
 

@@ -1,6 +1,5 @@
 """The states in which a model is examined. All is as before afterward, also after an error."""
 
-import copy
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -172,8 +171,10 @@ def changed(
     with torch.random.fork_rng(devices), ExitStack() as undo:
         undo.callback(random.setstate, random.getstate())
         held: dict[int, Tensor] = {}
+        contents: list[tuple[Container, Any]] = []
         for part in module.modules():
-            _put_aside(vars(part), undo, held)
+            _note_contents(vars(part), contents, held)
+        undo.callback(_refill_all, contents)
         weights = list(module.parameters())
         frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or frozen}
@@ -192,32 +193,47 @@ def changed(
         yield
 
 
-def _put_aside(
-    value: object, undo: ExitStack, held: dict[int, Tensor], depth: int = DEEPEST
+def _note_contents(
+    value: object,
+    contents: list[tuple[Container, Any]],
+    held: dict[int, Tensor],
+    depth: int = DEEPEST,
 ) -> None:
-    """Restore a container's contents later, and collect the tensors in it, each once, by id."""
-    match value:
-        case Tensor():
-            if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
-                held.setdefault(id(value), value)
-            return
-        case dict() | list() | deque() | set():
-            undo.callback(_refill, value, copy.copy(value))
-        case tuple():
-            pass
-        case _:
-            return
+    """Note what a container and those in it hold, and collect the tensors in them, each once, by
+    id."""
+    if isinstance(value, Tensor):
+        if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
+            held.setdefault(id(value), value)
+        return
+    parts: list[object] = []
+    if isinstance(value, dict):
+        contents.append((value, dict(value)))
+        parts = list(value.values())
+    elif isinstance(value, list | deque | set):
+        contents.append((value, list(value)))
+        parts = list(value)
+    elif isinstance(value, tuple):
+        parts = list(value)
     if depth:
-        for part in list(value.values() if isinstance(value, dict) else value):
-            _put_aside(part, undo, held, depth - 1)
+        for part in parts:
+            if isinstance(part, Tensor | dict | list | deque | set | tuple):
+                _note_contents(part, contents, held, depth - 1)
 
 
-def _refill(value: Container, contents: Any) -> None:
-    value.clear()
-    if isinstance(value, list | deque):
-        value.extend(contents)
-    else:
-        value.update(contents)
+def _refill_all(contents: list[tuple[Container, Any]]) -> None:
+    """Give containers back what was noted of them, the last noted first."""
+    errors: list[Exception] = []
+    for value, parts in reversed(contents):
+        try:
+            value.clear()
+            if isinstance(value, list | deque):
+                value.extend(parts)
+            else:
+                value.update(parts)
+        except Exception as error:  # of a class of the user's; the others are refilled, too
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def seed_all(seed: int, device: torch.device) -> None:
