@@ -204,7 +204,8 @@ class Served(nn.Module):
         if fault == "off by one" and begin:
             may[:, begin - 1] = False
         may = may.expand(len(q), n, S)
-        if attention_mask is not None and fault != "padding ignored":
+        unread = fault == "padding ignored" or (fault == "padding of one row" and len(q) == 1)
+        if attention_mask is not None and not unread:
             keep = attention_mask if fault != "padding of row 0" else attention_mask[:1]
             may = may & (keep.bool() ^ (fault == "padding inverted"))[:, None]
         least = torch.finfo(q.dtype).min

@@ -28,6 +28,8 @@ ASSERTED = [
         "in training mode, with attention_mask", "causal"),
     Row("an id that occurs again", lambda: Separator(300, 299, again=True), "read|depend",
         "causal"),
+    Row("padding of one row, asserted", lambda: Served("padding of one row"), "in 1 row",
+        "padding_ignored"),
     Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
 ]  # fmt: skip
 ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS, *ASSERTED)}
