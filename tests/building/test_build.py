@@ -1,13 +1,19 @@
 """Settings reach the class that they name, and files in the order in which they were read."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from torch import nn
 
+import attnlab.model
+import tests.conftest
 from attnlab.attention import AttentionConfig
 from attnlab.building.build import bind
 from attnlab.building.models import attention_factory
+from attnlab.building.own_code import is_users_file
 from attnlab.building.settings import ModelSettings
 from attnlab.errors import BadInput
 
@@ -42,3 +48,14 @@ def test_layers_have_the_variants_in_turn_from_the_first_on(windows: list[int | 
     make = attention_factory({"layers": nodes, "source": None})
     layers: list[Any] = [make(AttentionConfig(8, 2, 4, layer=n)) for n in range(6)]
     assert [layer.window for layer in layers] == (6 * windows)[:6]
+
+
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [(json, False), (attnlab.model, False), (pydantic, False), (tests.conftest, True)],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_file_is_the_users_if_it_is_neither_installed_nor_of_attnlab(
+    module: Any, own: bool
+) -> None:
+    assert is_users_file(Path(module.__file__)) == own

@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import processors_in_words
-from attnlab.claims.judged_claim import judge_claim, missing_again, set_to_repeat
+from attnlab.claims.judged_claim import judge_claim, missing_again, pilots_of, set_to_repeat
 from attnlab.claims.trials import Run
 from attnlab.claims.work import used_set
 
@@ -98,6 +98,12 @@ def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
     assert missing_again(claim, rows, without_pilots(rows)) == []
     lost = missing_again(claim, without_pilots(rows), {})  # a lost pilot is not repeated
     assert {run.overrides for run in lost} == {("y=1", "attn=a")}  # which needs no rate
+
+
+def test_pilots_of_an_arm_have_any_rate_and_no_seed_of_the_test():
+    claim = claim_of()
+    arm = claim.arms_of(claim.predictions["p"], None)["a"]
+    assert len(pilots_of(arm, rows_of(claim, GOOD))) == len(arm.selection) * len(RATES)
 
 
 def test_the_set_is_one_that_the_rows_do_not_have():

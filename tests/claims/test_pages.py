@@ -45,7 +45,6 @@ def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> N
 
 def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
     judged = [judge_files(claim) for claim in CLAIMS]
-    assert len(judged) == 13
     assert all_claims(judged) == published(EXPERIMENTS / "README.md")
     assert all_claims(judged) != all_claims(judged[:-1])
 
