@@ -685,7 +685,8 @@ function agreement() {
   if (amplified.length) {
     const sizes = amplified.map((arm) => `${arm.rounding} in “${arm.name}”`).join(" and ");
     sentences.push("Training amplifies rounding here: with an older instruction set of the same "
-      + `processor, PyTorch's own loss of seed ${lesson.seed} differs by ${sizes}.`);
+      + `processor, PyTorch's own loss of seed ${lesson.seed} differs by ${sizes}. This page, another program, may differ by a `
+      + "few times as much.");
   }
   const share = seedsWithTheSameAnswer();
   if (share !== null) sentences.push(share);
