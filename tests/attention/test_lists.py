@@ -73,7 +73,8 @@ def digest(variant: str) -> list[float]:
 
 @pytest.mark.parametrize("variant", DIGESTS)
 def test_initial_weights_are_those_of_the_digest(variant: str) -> None:
-    assert digest(variant) == pytest.approx(DIGESTS[variant], rel=0, abs=1e-5)
+    # Instruction sets draw normal numbers with other last bits: the sums differ by 1e-5.
+    assert digest(variant) == pytest.approx(DIGESTS[variant], rel=0, abs=1e-4)
 
 
 def test_subclasses_can_hand_on_every_setting_of_self_attention() -> None:
