@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnlab.checkup
-from attnlab.checkup import caches, causal, loss, modes, padding, states
+from attnlab.checkup import caches, causal, loss, modes, padding, states, subject
 from attnlab.checkup.states import Weights
 from scripts.checkup_results import PARTS, read_page
 from tests.checkup.faults import PLANTED
@@ -89,6 +89,17 @@ def test_a_model_is_judged_rightly_in_one_diagnosis_of_six_lines(name: str) -> N
 def test_what_may_be_meant_is_only_suspicious(name: str, code: int) -> None:
     torch.manual_seed(0)
     assert attnlab.checkup.checkup(ROWS[name].make(), **ROWS[name].options).exit_code == code
+
+
+@pytest.mark.parametrize("name", ["a cache under another name", "positions restart"])
+def test_a_cache_is_tried_with_a_large_vocabulary(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "MOST_COLUMNS", 8)  # less than V: columns are chosen and summed
+    torch.manual_seed(0)
+    results = attnlab.checkup.checkup(ROWS[name].make()).results
+    status = next(result.status for result in results if result.check == "cache")
+    assert status == ("fault" if ROWS[name].says else "ok")
 
 
 def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:

@@ -18,7 +18,7 @@ from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, p
 from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
-from .subject import Sizes, Subject, is_rounding, prepared
+from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
 # cache. `real` (B, T) is 1 for tokens and 0 for padding, of all tokens so far.
@@ -499,7 +499,8 @@ def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
 
 
 def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tensor:
-    """(B, sum of the plan's sizes, V) fp64 on the CPU, in steps of these sizes."""
+    """(B, sum of the plan's sizes, V) fp64 on the CPU, in steps of these sizes; of a large
+    vocabulary, see `compared_columns`."""
     parts = []
     cache = None
     begin = 0
@@ -520,7 +521,7 @@ def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tenso
         else:
             mask = plan.real[:, :begin].long().to(tried.device)
             returned, cache = step(tried.model, new, cache, mask)
-        y = outputs_of(returned, tuple(new.shape[:2])).to("cpu", torch.float64)
+        y = compared_columns(outputs_of(returned, tuple(new.shape[:2])))
         parts.append(y.flip(0) if turned else y)
     return torch.cat(parts, 1)
 
