@@ -66,9 +66,8 @@ def loss_without(silent):
 # %%
 runs = train(
     "inside",
-    "preset=micro data=plays data.length=60000 "
-    "trainer.max_steps=900 trainer.val_check_interval=300 "
-    "probes=none logger=none",
+    "preset=micro data=plays data.length=60000 data.batch_size=6 "
+    "trainer.max_steps=600 trainer.val_check_interval=600",
 )
 run = runs.iloc[0]
 net, alphabet = load_model(run.folder)
@@ -77,7 +76,7 @@ text = alphabet.decode(corpus.val[:5_000].tolist())
 
 # %% tags=["remove-input"]
 assert list(alphabet) == list(corpus.alphabet)
-assert run.val_floor < run.val_loss < 1.9
+assert run.val_floor < run.val_loss < 2.2
 
 paragraph(
     f"The validation loss is {run.val_loss:.3f} nats per character. Uniform guesses would give "
