@@ -295,7 +295,7 @@ pictures(
 # | diagonal off by one | the same, because every target is one step ahead | change only token t + 1, and compare the logits at t | `tril(diagonal=0)`; test every pair (t, j), not only distant pairs |
 # | fill with 0 | a lower loss than the correct model, because blocked keys get the weight e⁰ | rows of the pattern over the allowed keys do not sum to 1 | fill with −∞ |
 # | a finite fill such as −1e4 | none until scores fall below it | multiply queries by a large number and test the mask | fill with −∞, or with `torch.finfo(dtype).min` in the dtype of the scores |
-# | mask after the softmax | the loss is not lower; early rows sum to much less than later rows | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
+# | mask after the softmax | the loss is about the same; early rows sum to much less than later rows | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |
 # | softmax over the wrong axis | none in the loss of a short training | columns sum to 1 and rows do not; use different sizes for all axes in a test | `dim=-1` with keys last |
 # | heads merged without the transpose | a lower loss than the correct model; the outputs of heads end up at other positions | change one token: earlier rows change although the softmax is causal | `y.transpose(1, 2).flatten(2)`, never `y.reshape(B, T, C)` of (B, H, T, D) |
 
