@@ -21,9 +21,8 @@ from matplotlib.figure import Figure
 from attnlab import read_runs
 from attnlab.installation import lab_path
 
-
-# The short runs of a chapter follow each other in one process: to start more takes longer than it
-# saves. What a chapter does not show is not measured.
+# The short runs of a chapter follow each other in one process: to start more takes
+# longer than it saves. What a chapter does not show is not measured.
 SHORT = "hydra/launcher=basic probes=none logger=none train_loss=false"
 
 
@@ -92,9 +91,9 @@ def picture(figure: Figure, name: str, alt: str) -> HTML:
 
 
 def train(name: str, overrides: str) -> pd.DataFrame:
-    """Train models as `python train.py -m name=NAME ...` does, with `SHORT`; a row for each run.
+    """Train models as `python train.py -m name=NAME ...` does, with `SHORT`.
 
-    Raises RuntimeError with the output of train.py if it fails.
+    Returns a row for each run. Raises RuntimeError with the output of train.py if it fails.
     """
     words = ["-m", f"name={name}", *overrides.split(), *SHORT.split()]
     if not in_notebook():
