@@ -93,7 +93,8 @@ def picture(figure: Figure, name: str, alt: str) -> HTML:
 def train(name: str, overrides: str) -> pd.DataFrame:
     """Train models as `python train.py -m name=NAME ...` does, with `SHORT`.
 
-    Returns a row for each run. Raises RuntimeError with the output of train.py if it fails.
+    Returns a row for each run. Raises RuntimeError with the output of train.py if it
+    fails.
     """
     words = ["-m", f"name={name}", *overrides.split(), *SHORT.split()]
     if not in_notebook():
