@@ -159,6 +159,19 @@ class Detached(LM):
         super().__init__(lambda layer: Attention(mix), length=LENGTH)
 
 
+class TinyEmbedding(LM):
+    """Embeddings of 1e-5 before a norm, as in RWKV: outputs change much with the smallest steps."""
+
+    def __init__(self) -> None:
+        super().__init__(length=LENGTH)
+        self.first = nn.LayerNorm(C, eps=1e-12)
+        nn.init.uniform_(self.wte.weight, -1e-5, 1e-5)
+        nn.init.uniform_(self.wpe.weight, -1e-5, 1e-5)
+
+    def embedded(self, ids: Tensor, begin: int = 0) -> Tensor:
+        return self.first(super().embedded(ids, begin))
+
+
 class HalfPath(LM):
     """A fast path for half precision, with or without its mask."""
 
@@ -407,6 +420,7 @@ STATEFUL = [
         "without dropout the gradient is right", published="allenai/OLMo-core#828"),
     Row("the same dropout when it is computed again", lambda: Checkpointed(True)),
     Row("detached values", Detached, "the slope of the outputs is"),
+    Row("tiny embeddings before a norm", TinyEmbedding),
     Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
         published="lightseekorg/tokenspeed#178"),
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),

@@ -140,7 +140,7 @@ def steady(tried: Subject) -> Subject:
     known: dict[tuple[State, torch.dtype | None], Calm] = {}
     if tried.shared is not None:
         known = tried.shared.calm
-    key = (tried.state, tried.best)
+    key = (State(training=tried.state.training) if tried.slow else tried.state, tried.best)
     if key not in known:
         calm = _calmed(tried, x, more)
         known[key] = Calm(calm.rows, calm.seeded, calm.restored)
@@ -196,7 +196,7 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     wrong, is scanned twice, and some more sequences are cut at their beginning."""
     if tried.state.given:
         T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
-        return [(T, _affordable_cuts(tried, T, dense))]
+        return [(T, _affordable_cuts(tried, T, dense)[:: 2 if tried.slow else 1])]
     large = tried.dense < min(tried.length, DENSE)
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
     if tried.length > dense and (tried.state == EVALUATION or not large):
@@ -454,7 +454,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.
         cuts = [cut for cut in (1, 2, 3, T // 2) if cut >= tried.prefix]
-        for _ in range(4 if tried.slow else 8):
+        for _ in range(3 if tried.slow else 8):
             if leak := first_leak(there, T, cuts):
                 raise CheckFailed(
                     f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "

@@ -41,6 +41,7 @@ SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels 
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
 # come first, for the slope changes on the way; the large ones are for models that round.
+FINE_SHARES = (1e-7, 3e-7)  # of weights in fp64
 STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
@@ -144,6 +145,7 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
         with tried.restoring():
             first = given(x)[:, judged]
             again = given(x)[:, judged]
+            after_given = tried(x)
         if not bool(first.isfinite().all()):
             continue  # see `assert_padding_ignored`
         change = relative(again, first)
@@ -154,9 +156,6 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
                 "look for dropout that is on where the mask is used",
                 state=str(State(given=name)),
             )
-        with tried.restoring():
-            given(x)
-            after_given = tried(x)
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
             with tried.restoring():
@@ -463,7 +462,9 @@ def _slope(tried: Subject, state: State) -> Slope | None:
                 outputs = _differentiable(there, x)
             return float((outputs.detach() * sums).double().sum())
 
-        return _measured(value, size, told)
+        is_fine = all(w.dtype is torch.float64 for w in weights)
+        shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
+        return _measured(value, size, told, shares)
 
 
 @contextmanager
@@ -524,18 +525,22 @@ def _differentiable(tried: Subject, x: Tensor) -> Tensor:
     return y.masked_fill(~y.isfinite(), 0.0)  # logits of symbols that are never chosen
 
 
-def _measured(value: Callable[[float], float], size: float, told: float) -> Slope | None:
-    """The slope of a value at 0, by steps of different sizes, until two of them agree; None if
-    none do."""
+def _measured(
+    value: Callable[[float], float], size: float, told: float, shares: Sequence[float]
+) -> Slope | None:
+    """The slope of a value at 0, by steps of these shares of the size of the weights, until two of
+    them agree; None if none do."""
     before = math.nan
     best: Slope | None = None
-    for share in STEP_SHARES:
+    for share in shares:
         step = share * size
         slope = (value(step) - value(-step)) / (2 * step * told)
         apart = abs(slope - before)
         before = slope
         limit = max(SMOOTH, 100 * apart)
-        if apart <= ROUGH and (best is None or limit < best.limit):
+        # A share, for slopes over steps that are much too large are all near 0.
+        agree = apart <= ROUGH * min(1.0, abs(slope))
+        if agree and (best is None or limit < best.limit):
             best = Slope(slope, limit)
         if best is not None and best.limit == SMOOTH:
             break

@@ -66,7 +66,7 @@ def check_padding_ignored(
     said: list[str] = []
     not_tried: list[str] = []
     for state in PADDING_STATES if tried.weights else (EVALUATION,):
-        some = sides[:2] if tried.slow and state != EVALUATION else sides
+        some = sides[:1] if tried.slow and state != EVALUATION else sides
         try:
             _in_some_precision(tried, state, some, call, T)
         except REFUSALS as error:
@@ -132,8 +132,10 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     """Give other padded tokens; CheckFailed if outputs of the others move."""
     __tracebackhide__ = True
     three = padded_rows(side, T)
-    alone = [] if tried.slow and tried.state != EVALUATION else [three[-1:]]
-    for real in (three, *alone):
+    batches = [three, three[-1:]]
+    if tried.slow:
+        batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
+    for real in batches:
         rows = len(real)
         padded = replace(tried, rows=rows, call=_with_mask(call, real), seeded=True)
         ids = tried.draw(rows, T)

@@ -302,6 +302,11 @@ class Subject:
             return self.length
         return self.fitting(self.dense)
 
+    @property
+    def first_length(self) -> int:
+        """The length of sequences with which a subject is prepared."""
+        return self.usual_length if self.slow else self.length
+
     def not_tried(self, looked_at: set[str]) -> list[str]:
         """What no property looks at: arguments but some, outputs beside the first, lengths."""
         missing = []
@@ -456,9 +461,10 @@ def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int |
 
 def _most_rows(made: Subject, most: int) -> int:
     """The most rows, at most `most`, that the model takes in one call."""
+    length = made.dense if made.slow else made.length
     while most > 2:
         try:
-            replace(made, rows=most).raw(made.draw(most, made.length))
+            replace(made, rows=most).raw(made.draw(most, length))
             return most
         except REFUSALS:
             most //= 2
@@ -518,7 +524,7 @@ def best_dtype(made: Subject) -> torch.dtype | None:
     for dtype in (torch.float64, torch.float32) if made.half else (torch.float64,):
         try:
             with changed(made.model, dtype=dtype):
-                if bool(made(made.draw(2, made.length)).isfinite().all()):
+                if bool(made(made.draw(2, made.first_length)).isfinite().all()):
                     return dtype
         except REFUSALS:
             continue
@@ -531,7 +537,7 @@ def unwritten_weights(made: Subject) -> frozenset[int]:
     large = [w for w in made.weights if w.numel() >= LARGE]
     if not large:
         return frozenset()
-    x = made.draw(made.rows if made.exact else 1, made.length)
+    x = made.draw(made.rows if made.exact else 1, made.first_length)
     for mode in (EVALUATION, TRAINING):
         with made.put(replace(mode, own_dtype=True)) as there:
             before = _fingerprints(large)
@@ -613,7 +619,7 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
 def _inverted(made: Subject, ones: Given) -> bool:
     """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
     zeros = replace(ones, values=partial(_zeros_like, ones))
-    x = made.draw(made.batch(2), made.length)
+    x = made.draw(made.batch(2, slow=1), made.first_length)
     with made.evaluating():
         plain = made(x)
         with_ones, with_zeros = (
@@ -628,7 +634,7 @@ def _zeros_like(ones: Given, x: Tensor) -> Tensor:
 
 
 def _accepts(made: Subject, optional: Given) -> bool:
-    x = made.draw(made.batch(2), made.length)
+    x = made.draw(made.batch(2, slow=1), made.first_length)
     try:
         with made.evaluating():
             replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
@@ -664,7 +670,10 @@ def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
     """
     if not tried.weights:
         return False
-    shares = SMALL_SHARES if tried.state.weights is Weights.LARGER else SHARES
+    larger = tried.state.weights is Weights.LARGER
+    shares: tuple[float, ...] = SMALL_SHARES if larger else SHARES
+    if tried.slow:
+        shares = shares[:1]
     before = difference().flatten()
     for share in shares:
         other_weights = partial(slightly_other, share=share)
