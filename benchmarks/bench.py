@@ -25,18 +25,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import machine
 import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
-from machine import ROOT, Section, Step, nanogpt_model, seconds, settings
+from machine import ROOT, Section, Stamped, Step, nanogpt_model, seconds, settings
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import core
-from attnlab.data.corpus import Corpus
 from attnlab.processor import SMALLER_SETS, has_bf16
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
@@ -62,19 +61,10 @@ class First(L.Callback):
 # --- A step: a run, Lightning without its extras, and a bare loop that does the same work.
 
 
-class Stamped(Corpus):
-    """A corpus that notes the CPU time of this thread whenever a batch is drawn."""
+class StampedByThread(Stamped):
+    """Notes the CPU time of this thread."""
 
-    stamps: ClassVar[list[float]] = []
-
-    def train_draw(self, block_size: int) -> Callable[..., Any]:
-        draw = super().train_draw(block_size)
-
-        def stamped(*arguments: Any) -> Any:
-            self.stamps.append(time.thread_time())
-            return draw(*arguments)
-
-        return stamped
+    clock = staticmethod(time.thread_time)
 
     def microseconds(self) -> float:
         """CPU time of a step without validations and the like: the 10th percentile."""
@@ -109,7 +99,7 @@ def step(options: argparse.Namespace) -> Section:
         given = [f"trainer.{x}={options.steps}" for x in ("max_steps", "val_check_interval")]
         given += [f"preset={preset}", "trainer.accelerator=cpu", "train_loss=false"]
         plain = read_config(settings(*given, "probes=none", "logger=none"))
-        corpus = Stamped(**vars(plain.data()))
+        corpus = StampedByThread(**vars(plain.data()))
         arms = {
             "bare loop": (bare, plain),
             "Lightning, barebones": (lightning, plain),

@@ -17,16 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
 
 import machine
 import torch
 from machine import ROOT
 
-from attnlab.data.corpus import Corpus
 from attnlab.training.config import read_config
 from attnlab.training.run import run as train
 
@@ -37,27 +33,12 @@ SETTLED = 20  # steps before it are left out: the engine is compiled while it ru
 FEW = 10  # steps of the engine without WebAssembly, which takes ten times as long
 
 
-class Stamped(Corpus):
-    """A corpus that notes the CPU time of all threads whenever a batch is drawn."""
-
-    stamps: ClassVar[list[float]] = []
-
-    def train_draw(self, block_size: int) -> Callable[..., Any]:
-        draw = super().train_draw(block_size)
-
-        def stamped(*arguments: Any) -> Any:
-            self.stamps.append(time.process_time())
-            return draw(*arguments)
-
-        return stamped
-
-
 def step_of_train(run: LessonRun, steps: int, folder: Path) -> float:
     """CPU ms of a step of `python train.py`, from one batch to the next."""
     given = [f"trainer.{key}={steps}" for key in ("max_steps", "val_check_interval")]
     given += [f"seed={run.seed}", "trainer.accelerator=cpu", "+trainer.limit_val_batches=1"]
     config = read_config(machine.settings(*run.overrides, *given))
-    corpus = Stamped(**vars(config.data()))
+    corpus = machine.Stamped(**vars(config.data()))
     corpus.stamps.clear()
     train(dataclasses.replace(config, data=lambda: corpus), folder / "run", variant=run.variant)
     settled = corpus.stamps[SETTLED:]

@@ -1,4 +1,4 @@
-"""Shared by bench.py and gpu.py: settings, a bare training loop, nanoGPT, and the page."""
+"""Shared by the benchmarks: settings, a corpus with a clock, a bare training loop, the page."""
 
 import importlib.util
 import os
@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from attnlab.data.corpus import TrainBatches
+from attnlab.data.corpus import Corpus, TrainBatches
 from attnlab.processor import SMALLER_SETS, instruction_set, processor_model
 from attnlab.training.config import RunConfig
 from attnlab.training.metrics import git_commit
@@ -36,6 +36,22 @@ def seconds(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+class Stamped(Corpus):
+    """A corpus that notes the CPU time whenever a batch is drawn."""
+
+    stamps: ClassVar[list[float]] = []
+    clock: ClassVar[Callable[[], float]] = staticmethod(time.process_time)  # of all threads
+
+    def train_draw(self, block_size: int) -> Callable[..., Any]:
+        draw = super().train_draw(block_size)
+
+        def stamped(*arguments: Any) -> Any:
+            self.stamps.append(self.clock())
+            return draw(*arguments)
+
+        return stamped
 
 
 class Step:
