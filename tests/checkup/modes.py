@@ -160,7 +160,7 @@ class Detached(LM):
 
 
 class TinyEmbedding(LM):
-    """Embeddings of 1e-5 before a norm, as in RWKV: outputs change much with the smallest steps."""
+    """Embeddings of 1e-5 before a norm, as in RWKV: the smallest steps change outputs much."""
 
     def __init__(self) -> None:
         super().__init__(length=LENGTH)
