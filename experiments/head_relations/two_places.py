@@ -19,7 +19,8 @@ def two_places(length: int, symbols: int = 8) -> Sequences:
     """
     if not (length > FAR and 2 <= symbols <= 30):
         raise BadInput(
-            f"data.length = {length} must be above {FAR}, and data.symbols = {symbols} from 2 to 30"
+            f"data.length = {length} must be above {FAR}, "
+            f"and data.symbols = {symbols} from 2 to 30"
         )
 
     def draw(B: int, g: torch.Generator) -> Batch:
