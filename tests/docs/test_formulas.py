@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.attention import weights
+from attnlab.attention import AttentionConfig, ScalableSoftmax, SelfAttention, weights
 from attnlab.attention.core import Kernel, alibi, build_mask, causal, log_length
 from tests.conftest import ROOT
 
 T, H = 7, 4
+LEARNED = torch.tensor([0.5, 1.0, -2.0, 3.0])  # of each head
 PAGE = (ROOT / "docs/variants.md").read_text(encoding="utf-8")
-# How a formula of the page is written in NumPy. `s` and `n` are arrays, i and j positions, and
-# h a head from 1.
+# How a formula of the page is written in NumPy. `s` and `n` are arrays, i and j positions, h a
+# head from 1, and a a number of each head.
 SPELLED = (
     (r"Σ exp\(s\)", "total(exp(s))"),
     (r"\bln n", "log(n)"),
     (r"\bln\(", "log("),
     (r"2\^\(-8h/H\)", "2.0 ** (-8 * h / H)"),
     (r"\) \(", ") * ("),
-    (r"\b(s|\d) (?=log|tanh)", r"\1 * "),
+    (r"\bs a\b", "s * a"),
+    (r"\b([as\d]) (?=log|tanh)", r"\1 * "),
 )
 
 
@@ -42,6 +44,7 @@ def as_written(variant: str, s: np.ndarray) -> np.ndarray:
     may = j <= i
     names: dict[str, Any] = {
         "s": s, "i": i, "j": j, "h": np.arange(1, H + 1)[:, None, None], "H": H, "n": i + 1,
+        "a": LEARNED.double().numpy()[:, None, None],
         "exp": np.exp, "log": np.log, "tanh": np.tanh,
         "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "total": lambda x: (x * may).sum(-1, keepdims=True),
@@ -67,18 +70,34 @@ def by_mod(mod: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.T
     return lambda s: mod(s[None], at[:, None], at[None, :])[0]
 
 
+def by_layer(layer: SelfAttention) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What a layer makes of scores, in `modify`."""
+    return lambda s: layer.modify(s[None], torch.zeros(1, T, H))[0]
+
+
+def scalable() -> SelfAttention:
+    """A layer that has learned numbers."""
+    layer = ScalableSoftmax(SIZES)
+    with torch.no_grad():
+        layer.sharpness.copy_(LEARNED)
+    return layer
+
+
+SIZES = AttentionConfig(H, H, T)
 LAYERS = {
     "softmax1": by_kernel(weights.softmax1),
     "sigmoid": by_kernel(weights.sigmoid),
     "alibi": by_mod(alibi),
     "log_length": by_mod(log_length),
+    "softcap": by_layer(SelfAttention(SIZES, softcap=5.0)),
+    "scalable_softmax": by_layer(scalable()),
 }
 
 
 @pytest.mark.parametrize("variant", LAYERS)
 def test_a_formula_of_the_page_is_what_is_computed(variant: str) -> None:
     s = torch.randn(H, T, T, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    computed = LAYERS[variant](s).numpy() * np.tri(T)
+    computed = LAYERS[variant](s).detach().numpy() * np.tri(T)
     np.testing.assert_allclose(as_written(variant, s.numpy()), computed, atol=1e-12)
 
 
