@@ -159,6 +159,19 @@ class Detached(LM):
         super().__init__(lambda layer: Attention(mix), length=LENGTH)
 
 
+class TinyEmbedding(LM):
+    """Embeddings of 1e-5 before a norm, as in RWKV: the smallest steps change outputs much."""
+
+    def __init__(self) -> None:
+        super().__init__(length=LENGTH)
+        self.first = nn.LayerNorm(C, eps=1e-12)
+        nn.init.uniform_(self.wte.weight, -1e-5, 1e-5)
+        nn.init.uniform_(self.wpe.weight, -1e-5, 1e-5)
+
+    def embedded(self, ids: Tensor, begin: int = 0) -> Tensor:
+        return self.first(super().embedded(ids, begin))
+
+
 class HalfPath(LM):
     """A fast path for half precision, with or without its mask."""
 
@@ -225,6 +238,9 @@ class Labeled(LM):
                 rolled[:, -1] = -100
             target = rolled.flatten()
             y = logits.flatten(0, 1)
+        if self.rule == "the last dropped":
+            target = labels[:, 1:-1].flatten()
+            y = logits[:, :-2].flatten(0, 1)
         if self.rule == "token 0":
             target = target.clamp(min=0)
         smooth = 0.1 if self.rule == "smoothed" else 0.0
@@ -237,6 +253,13 @@ class Labeled(LM):
         if self.rule == "sum":
             count = torch.tensor(1)
         loss = each.sum() / count
+        if self.rule in ("the first counts five times", "token 3 does not count"):
+            weights = (labels[:, 1:] >= 0).to(each)
+            if self.rule == "token 3 does not count":
+                weights[labels[:, 1:] == 3] = 0.0
+            else:
+                weights[:, 0] *= 5
+            loss = (each * weights.flatten()).sum() / weights.sum()
         if self.rule == "smoothed everywhere":
             loss = 0.9 * loss - 0.1 * y.log_softmax(-1).mean()
         shapes: dict[str, Any] = {
@@ -397,6 +420,7 @@ STATEFUL = [
         "without dropout the gradient is right", published="allenai/OLMo-core#828"),
     Row("the same dropout when it is computed again", lambda: Checkpointed(True)),
     Row("detached values", Detached, "the slope of the outputs is"),
+    Row("tiny embeddings before a norm", TinyEmbedding),
     Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
         published="lightseekorg/tokenspeed#178"),
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),
@@ -421,6 +445,14 @@ STATEFUL = [
     Row("labels rolled, the last ignored", loss("rolled, the last ignored"),
         told="targets are the next"),
     Row("a sum over labels", loss("sum"), told="the loss is a sum"),
+    Row("the last label dropped", loss("the last dropped"),
+        told="the loss does not count the label at 23"),
+    Row("the last label dropped, a loss alone", loss("the last dropped", "loss"),
+        told="-100 count neither"),
+    Row("the first label counts five times", loss("the first counts five times"),
+        told="counts the label at 1 with 5 times the weight"),
+    Row("labels of token 3 do not count", loss("token 3 does not count"),
+        told="the loss does not count labels of token 3"),
     *(Row(f"a loss in a {kind}", loss("", kind), told="targets are the next")
       for kind in ("dict", "tuple")),
     Row("a loss alone", loss("", "loss"), told="-100 count neither"),

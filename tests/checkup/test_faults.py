@@ -140,6 +140,7 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (loss, "_require_end_ignored", nothing, "labels rolled"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),
+    (modes, "precision_states", lambda tried: [states.EVALUATION], "places counted in bf16"),
 ]  # fmt: skip
 # The same of the states of a property.
 STATES: list[tuple[Any, str, Any, str]] = [

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 
 from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
 from .causal import steady
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State, Weights, changed
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
+from .states import EVALUATION, TRAINING, State, Weights
 from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
@@ -26,6 +26,7 @@ DecodingStep = Callable[[Own, Tensor, Own], tuple[object, Own]]
 PaddedStep = Callable[[Own, Tensor, Own, Tensor], tuple[object, Own]]
 AnyStep = Callable[..., tuple[object, Own]]  # one of the two
 PREFILL = 12
+SHORT_PREFILL = 4  # of a slow model
 SEVERAL = 3  # tokens of a step of several
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
@@ -102,8 +103,8 @@ def cache_step_of(tried: Subject) -> CacheStep:
         choices = [{**flags, "use_cache": True}, flags]
     errors: list[str] = []
     for chosen in choices:
-        x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), min(tried.length, 8))
-        with changed(tried.model), torch.no_grad():
+        x = tried.draw(tried.batch(2), min(tried.length, 8))
+        with tried.evaluating(), torch.no_grad():
             try:
                 returned = tried.model(x.to(tried.device), **chosen)
             except REFUSALS as error:
@@ -232,22 +233,15 @@ class Reads:
         return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
 
 
-def inputs_in_words(positions: list[int]) -> str:
-    """Positions of inputs in words."""
-    first = positions[0]
-    last = positions[-1]
-    if first == last:
-        return f"input {first}"
-    if len(positions) == last - first + 1:
-        return f"inputs {first} to {last}"
-    others = " and others" if len(positions) > 6 else ""
-    return f"inputs {', '.join(map(str, positions[:6]))}{others}"
+def prefill_of(tried: Subject) -> int:
+    """The tokens of the first step, before steps with a cache."""
+    return SHORT_PREFILL if tried.slow else PREFILL
 
 
-def step_plans(T: int) -> list[StepPlan]:
+def step_plans(T: int, prefill: int = PREFILL) -> list[StepPlan]:
     """The ways to step that are tried."""
-    short = min(T, 2 * PREFILL)
-    prefill = min(PREFILL, short - 1)
+    short = min(T, 2 * prefill)
+    prefill = min(prefill, short - 1)
     tried = [
         StepPlan("one token at a time", (1,) * short),
         StepPlan("after a prefill", (prefill,) + (1,) * (short - prefill)),
@@ -261,10 +255,10 @@ def step_plans(T: int) -> list[StepPlan]:
     return tried
 
 
-def padded_step_plans(T: int, rows: int) -> list[StepPlan]:
+def padded_step_plans(plans: list[StepPlan], rows: int) -> list[StepPlan]:
     """The same with padding before or after the first tokens of a row."""
     tried: list[StepPlan] = []
-    for plan in step_plans(T)[1:3]:
+    for plan in plans:
         at = torch.arange(sum(plan.sizes))[None]
         n = at.shape[1]
         left = at >= n // 6
@@ -339,7 +333,7 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     excused: set[str] = set()  # names of plans
     rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
-        if decoding.only_padded and state.training:
+        if decoding.only_padded and (state.training or (tried.slow and state != EVALUATION)):
             continue
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
@@ -383,18 +377,21 @@ def _check_state(
 
 def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
     """The plans that are tried in the state of a subject."""
+    prefill = prefill_of(tried)
+    plans = step_plans(tried.length, prefill)
     every: list[StepPlan] = []
     if not decoding.only_padded:
-        every = step_plans(tried.length)
+        every = plans
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
-        if tried.state.training:
+        if tried.state.training or (tried.slow and tried.state != EVALUATION):
             return every[1:2]
         if can_reorder(tried, decoding.step):
-            turned = (PREFILL // 2,) + (1,) * 5
+            turned = (prefill // 2,) + (1,) * (2 if tried.slow else 5)
             every.append(StepPlan("rows in another order", turned, turned=True))
     if decoding.padded_step is not None:
-        every += padded_step_plans(tried.length, tried.rows)
+        padded = padded_step_plans(plans[1 : 2 if tried.slow else 3], tried.rows)
+        every += padded[1:] if tried.slow else padded
     return every
 
 
@@ -452,10 +449,10 @@ def what_wrong_steps_read(known: list[Reads]) -> str:
             return "one reads its own later tokens"
     for reads in known:
         if more := reads.only_cached():
-            return f"one reads {inputs_in_words(more)}, which one pass does not read there"
+            return f"one reads {in_words('input', more)}, which one pass does not read there"
     for reads in known:
         if less := reads.only_one_pass():
-            return f"one does not read {inputs_in_words(less)}, which one pass reads there"
+            return f"one does not read {in_words('input', less)}, which one pass reads there"
     return "they read the inputs that one pass reads, with other weights" if known else ""
 
 
@@ -535,7 +532,7 @@ def can_reorder(tried: Subject, step: DecodingStep) -> bool:
     """Whether the cache of a model can change the order of its rows."""
     if not isinstance(step, CacheStep) or tried.rows < 2:
         return False
-    with changed(tried.model), torch.no_grad():
+    with tried.evaluating(), torch.no_grad():
         try:
             _, cache = step(tried.model, tried.draw(2, 4).to(tried.device), None)
         except REFUSALS:
@@ -635,7 +632,7 @@ def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheSt
     places = [name for name in PLACES if name in takes]
     if not places:
         return step
-    plan = step_plans(tried.length)[1]
+    plan = step_plans(tried.length, prefill_of(tried))[1]
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
 from .states import EVALUATION, TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared
 
 Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
 LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B, T)
 LOSS_MODES = (EVALUATION, TRAINING)
+LIKE_OTHERS = 0.02  # a label that counts by a smaller share more or less counts like others
 IGNORED_LABEL = -100
 _WRONG = {
     -1: "targets are shifted backwards",
@@ -87,35 +88,38 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
         if name != "labels":
             return _given_shifted(tried, labeled, name)
     told: list[str] = []
+    remarks: list[str] = []
     states: list[str] = []
     not_tried: list[str] = []
     for state in LOSS_MODES:
         with tried.put(replace(state, grad=True)) as there:
             try:
-                said = _targets_of(there, loss, ids_are_labels=ids_are_labels)
+                said, remark = _targets_of(there, loss, ids_are_labels=ids_are_labels)
             except REFUSALS as error:
                 if state == EVALUATION or isinstance(error, CheckFailed):
                     raise
                 not_tried.append(f"a loss {state}: {in_one_line(error)}")
                 continue
         told = told or said
+        if remark and remark not in remarks:
+            remarks.append(remark if state == EVALUATION else f"{remark}, {state}")
         states.append(str(state))
-    return Passed("; ".join(told), states=tuple(states), not_tried=tuple(not_tried))
+    return Passed("; ".join(told), tuple(remarks), tuple(states), tuple(not_tried))
 
 
-def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
-    """What each output of the model learns, the logits first; CheckFailed if these do not learn
-    the next token."""
+def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[list[str], str]:
+    """What each output of the model learns, the logits first, and a remark if labels do not count
+    alike, or ""; CheckFailed if the logits do not learn the next token."""
     __tracebackhide__ = True
     ids, outputs, value = _followed(tried, loss)
     (_, logits), *others = outputs.items()
-    slope = _slope_by_logits(value, logits)
-    if slope is None:
+    slope_of_logits = _slope_by_logits(value, logits)
+    if slope_of_logits is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
     try:
-        told = [assert_targets_shifted(ids, _lowest(slope))]
+        told = [assert_targets_shifted(ids, _lowest(slope_of_logits))]
         if ids_are_labels:
-            _require_end_ignored(ids, slope)
+            _require_end_ignored(ids, slope_of_logits)
     except CheckFailed as failed:
         training = tried.state.training  # after evaluation mode, in which targets are right
         where = f"only {tried.state}" if training else ""
@@ -128,7 +132,8 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str
         shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
-    return told
+    remark = labels_in_words(label_weights(logits, slope_of_logits), ids, 1)
+    return told, remark
 
 
 def _slope_by_logits(value: Tensor, logits: Tensor) -> Tensor | None:
@@ -153,6 +158,51 @@ def _learned_token(slope: Tensor) -> int | None:
     if not size or abs(float(slope.sum())) > 0.1 * size:
         return None
     return int(slope.argmin())
+
+
+def label_weights(logits: Tensor, slope: Tensor) -> Tensor | None:
+    """(B, T) by how much the label that the logits (B, T, V) learn counts in a loss, from its
+    slope by them (B, T, V); None if it is no plain cross entropy.
+
+    The slope of a cross entropy is w (softmax(logits) - one_hot(label)), with the weight w.
+    """
+    slope = slope.double()
+    probabilities = logits.detach().double().softmax(-1)
+    learned = nn.functional.one_hot(slope.argmin(-1), slope.shape[-1])
+    usual = probabilities - learned
+    weights = (slope * usual).sum(-1) / usual.square().sum(-1).clamp_min(1e-30)
+    rest = (slope - weights[..., None] * usual).abs().sum(-1)
+    if bool((rest > 0.01 * slope.abs().sum(-1)).any()):
+        return None
+    return weights.cpu()
+
+
+def labels_in_words(weights: Tensor | None, labels: Tensor, shift: int) -> str:
+    """Which of the labels (B, T) count more or less than most, or ""; from `label_weights`. The
+    logits at t learn the label at t + shift."""
+    if weights is None:
+        return ""
+    learned = labels[:, shift:]  # (B, T - shift)
+    counted = weights[weights > 1e-6 * weights.max()]
+    if not len(counted):
+        return ""
+    ratio = weights[:, : learned.shape[1]] / counted.median()
+    off = (ratio - 1).abs() > LIKE_OTHERS
+    if not off.any():
+        return ""
+    which = "some labels"
+    places = off.all(0)
+    tokens = learned[off].unique()
+    if torch.equal(off, places.expand_as(off)):
+        which = "the " + in_words("label", (places.nonzero().flatten() + shift).tolist(), " at ")
+    elif not torch.isin(learned[~off], tokens).any():
+        which = "labels of " + in_words("token", tokens.tolist())
+    least = float(ratio[off].min())
+    most = float(ratio[off].max())
+    if most < LIKE_OTHERS:
+        return f"the loss does not count {which}"
+    size = f"{least:.2g}" if most - least < LIKE_OTHERS else f"{least:.2g} to {most:.2g}"
+    return f"the loss counts {which} with {size} times the weight of most"
 
 
 def _require_end_ignored(ids: Tensor, slope: Tensor) -> None:
@@ -207,6 +257,7 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
         if slope is None:
             raise CannotCheck("the loss is not computed from the logits the model returns")
     lowest = _lowest(slope)
+    weights = label_weights(y, slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
         said = f"the logits at t are compared with none of {name}"
@@ -216,7 +267,9 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     if shifts[0] in (0, 1):
         when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
         place = "t" if shifts[0] == 0 else "t + 1"
-        return Passed(f"the logits at t are compared with {name} at {place}, {when}")
+        said = f"the logits at t are compared with {name} at {place}, {when}"
+        remark = labels_in_words(weights, seen[-1], shifts[0])
+        return Passed(said, (remark,) if remark else ())
     said = f"the logits at t are compared with {name} at t + {shifts[0]}"
     raise CheckFailed(said.replace("+ -", "- "), grave=False, state=str(EVALUATION))
 
@@ -318,13 +371,17 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
     __tracebackhide__ = True
     tried = replace(tried, seeded=True)
-    T = tried.fitting(24)
+    T = tried.fitting(12 if tried.slow else 24)
     ids = tried.draw(1, T)
     labels = ids.clone()
-    labels[:, 0] = ignored  # which a loss that shifts them does not use
+    # A loss that shifts its labels does not use the first, and some treat those at the ends as
+    # others: see `labels_in_words`.
+    first, end = (3, T - 2) if T >= 12 else (1, T)
+    border = first + (end - first) // 3
     at = torch.arange(T)
-    early = (at >= 1) & (at < T // 3)
-    late = at >= T // 3
+    early = (at >= first) & (at < border)
+    late = (at >= border) & (at < end)
+    labels = labels.where(early | late, ignored)
 
     def of(part: Tensor, rows: int = 1) -> float:
         return float(_value(tried, loss, ids, labels.where(part, ignored), rows).detach())
@@ -335,9 +392,17 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     n_a = int(early.sum())
     n_b = int(late.sum())
     spread = abs(a) + abs(b) + abs(both) + 1e-12
-    mean_of_parts = (n_a * a + n_b * b) / (n_a + n_b)
+
+    def is_mean_of_parts(share: float) -> bool:
+        """Whether the loss of all is the mean of both, of which the first counts by a share."""
+        return abs(share * a + (1 - share) * b - both) <= 1e-4 * spread
+
     where = "" if not tried.state.training else f"only {tried.state}"
-    if abs(mean_of_parts - both) > 1e-4 * spread:
+    is_mean = is_mean_of_parts(n_a / (n_a + n_b))
+    if not is_mean:  # some labels may count more than others
+        share = _share_by_slope(tried, loss, ids, labels, labels.where(early, ignored))
+        is_mean = share is not None and is_mean_of_parts(share)
+    if not is_mean:
         is_sum = abs(a + b - both) <= 1e-4 * spread
         twice = _loss_of_text_twice(tried, loss, ids, labels)
         if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
@@ -353,6 +418,46 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     if trained:
         raise CheckFailed(trained, where, state=str(tried.state))
     return ""
+
+
+def _share_by_slope(
+    tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, some: Tensor
+) -> float | None:
+    """By which share some of the labels count in a loss, the others of which are ignored there,
+    from its slope by the logits; None if it is no plain cross entropy of them."""
+    of_all = _followed_weights(tried, loss, ids, labels)
+    of_some = _followed_weights(tried, loss, ids, some)
+    if of_all is None or of_some is None:
+        return None
+    return float(of_all[of_some > 1e-6 * of_some.max()].sum() / of_all.sum())
+
+
+def _followed_weights(
+    tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor
+) -> Tensor | None:
+    """`label_weights` of these labels (1, T), if the loss is computed from the returned logits."""
+    followed = _followed_slope(tried, loss, ids, labels)
+    return None if followed is None else label_weights(*followed)
+
+
+def _followed_slope(
+    tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The logits (1, T, V) and the slope of the loss by them; None if it is not computed from
+    them, or they are not returned beside it."""
+
+    def of(model: Model, x: Tensor) -> Tensor:
+        return loss(model, ids.to(x.device), labels.to(x.device))
+
+    if module_of(tried.model) is None:
+        return None
+    try:
+        _, outputs, value = _followed(tried, of)
+    except REFUSALS:  # no logits are returned beside the loss
+        return None
+    logits = next(iter(outputs.values()))
+    slope = _slope_by_logits(value, logits)
+    return None if slope is None else (logits, slope)
 
 
 def _value(
@@ -391,22 +496,10 @@ def _what_counts(
 
 def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> str:
     """Which token is trained at an ignored label, from the gradient by the logits, or ""."""
-
-    def of(model: Model, x: Tensor) -> Tensor:
-        return loss(model, ids.to(x.device), labels.to(x.device))
-
-    if module_of(tried.model) is None:
+    followed = _followed_slope(tried, loss, ids, labels)
+    if followed is None:
         return ""
-    try:
-        _, outputs, value = _followed(tried, of)
-    except REFUSALS:  # no logits are returned beside the loss
-        return ""
-    y = next(iter(outputs.values()))
-    if not (y.requires_grad and value.requires_grad):
-        return ""
-    (slope,) = torch.autograd.grad(value, y, allow_unused=True)
-    if slope is None:
-        return ""
+    _, slope = followed
     size = slope.abs().sum(-1)[0].cpu()  # (T,)
     wanted = labels[0] >= 0
     allowed = wanted.clone()

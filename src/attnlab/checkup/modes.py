@@ -23,7 +23,9 @@ from .states import (
     Weights,
     changed,
     changed_by_a_call,
+    noise_for,
     seed_all,
+    with_repeated,
     without_probabilities,
 )
 from .subject import (
@@ -39,6 +41,7 @@ SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels 
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
 # come first, for the slope changes on the way; the large ones are for models that round.
+FINE_SHARES = (1e-7, 3e-7)  # of weights in fp64
 STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
@@ -131,12 +134,18 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
     """CheckFailed if calls with an optional tensor give different outputs, or change those of a
     later call without it. The subject gives the same outputs without optional tensors."""
     __tracebackhide__ = True
+    if not tried.optional:
+        return
+    with tried.restoring():
+        tried(x)
+        after_plain = tried(x)
     for name, optional in tried.optional.items():
         judged = optional.judged(x.shape[1])
         given = replace(tried, call=partial(call_with_given, tried.call, optional))
         with tried.restoring():
             first = given(x)[:, judged]
             again = given(x)[:, judged]
+            after_given = tried(x)
         if not bool(first.isfinite().all()):
             continue  # see `assert_padding_ignored`
         change = relative(again, first)
@@ -147,12 +156,7 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
                 "look for dropout that is on where the mask is used",
                 state=str(State(given=name)),
             )
-        after = []
-        for before in (tried, given):
-            with tried.restoring():
-                before(x)
-                after.append(tried(x))
-        change = relative(after[1], after[0])
+        change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
             with tried.restoring():
                 names = changed_by_a_call(tried.model, partial(given, x))
@@ -191,7 +195,7 @@ def check_rows_independent(tried: Subject) -> Passed:
                 "(batch_first=True)",
                 state=str(EVALUATION),
             )
-        x = there.draw(tried.rows if tried.exact else min(4, tried.rows), there.usual_length)
+        x = there.draw(tried.batch(4, slow=2), there.usual_length)
         # Dropout that is on in evaluation mode drops others in another batch.
         if not tried.exact and relative(there(x), there(x)) <= SAME_OUTPUTS:
 
@@ -210,7 +214,7 @@ def check_rows_independent(tried: Subject) -> Passed:
 
 def rows_mixed(tried: Subject) -> str:
     """Which row of a batch changes the outputs of which other, in words; "" if none does."""
-    B = tried.rows if tried.exact else min(4, max(2, tried.rows))
+    B = tried.batch(4, slow=2)
     whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
     x = tried.draw(B, tried.usual_length)
     other = tried.other(x)
@@ -249,7 +253,7 @@ def check_modes_agree(tried: Subject) -> Passed:
     __tracebackhide__ = True
     if not tried.weights:
         raise CannotCheck("no torch module is known behind the model, which has no modes")
-    B = tried.rows if tried.exact else min(2, tried.rows)
+    B = tried.batch(2)
     x = tried.draw(B, tried.usual_length)
     not_tried: list[str] = []
     states: list[str] = []
@@ -258,11 +262,11 @@ def check_modes_agree(tried: Subject) -> Passed:
         if rounds:  # with larger weights that would look like a difference, see `is_rounding`
             not_tried.append(f"{state}, for the modes differ by rounding")
             continue
-        with tried.put(state) as there:
-            there = replace(there, seeded=True, restored=True)
+        with tried.put(replace(state, training=False)) as evaluation:
             try:
-                trained = there(x)
-                chance = _by_another_seed(there, x, trained)
+                with _in_mode(tried, state) as there:
+                    trained = there(x)
+                    chance = _by_another_seed(there, x, trained)
             except REFUSALS as error:
                 if state == TRAINING:
                     raise
@@ -271,8 +275,7 @@ def check_modes_agree(tried: Subject) -> Passed:
             if not bool(trained.isfinite().all()):
                 not_tried.append(f"{state}, in which outputs are not finite")
                 continue
-        with tried.put(replace(state, training=False)) as there:
-            evaluated = there(x)
+            evaluated = evaluation(x)
             if trained.shape != evaluated.shape:
                 raise CannotCheck("outputs in training mode are of another shape")
             change = relative(trained, evaluated)
@@ -418,7 +421,7 @@ class Slope:
 def _slope(tried: Subject, state: State) -> Slope | None:
     """The slope of a random sum of outputs as the weights move, half along the gradient and half
     at random; None if it is not smooth."""
-    B = tried.rows if tried.exact else min(2, tried.rows)
+    B = tried.batch(2, slow=1)
     T = tried.fitting(min(16, tried.dense))
     x = tried.draw(B, T)
     # Put aside before the weights change their dtype: a gradient has that of its weight.
@@ -441,32 +444,39 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         if not 0 < length < math.inf or not size:
             raise CannotCheck("the gradient of the outputs is 0 or not finite")
         # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
-        way = [torch.randn(w.shape, generator=rng).to(w) for w in weights]
-        far = _length(way)
+        noise = [noise_for(w, rng) for w in weights]
+        far = sum(_squares(numbers, w.numel()) for numbers, w in zip(noise, weights, strict=True))
+        way: list[Tensor] = []
         told = 0.0
-        for direction, slope in zip(way, gradient, strict=True):
-            direction.div_(far).add_(slope, alpha=1 / length)
-            told += _product(direction, slope)
+        for numbers, slope in zip(noise, gradient, strict=True):
+            way.append(with_repeated(torch.add, slope / length, numbers / far**0.5))
+            told += _product(way[-1], slope)
         del gradient
         for w in weights:  # of a large model, each of these is as large as the model
             w.grad = None
+        places = [torch.empty_like(w) for w in weights]
 
         def value(step: float) -> float:
             """The sum of outputs with weights moved by `step` along the way."""
-            with there.restoring(), torch.no_grad(), _moved(weights, way, step):
+            with there.restoring(), torch.no_grad(), _moved(weights, way, step, places):
                 outputs = _differentiable(there, x)
             return float((outputs.detach() * sums).double().sum())
 
-        return _measured(value, size, told)
+        is_fine = all(w.dtype is torch.float64 for w in weights)
+        shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
+        return _measured(value, size, told, shares)
 
 
 @contextmanager
-def _moved(weights: Sequence[Tensor], way: Sequence[Tensor], step: float) -> Iterator[None]:
-    """Weights with a step along the way added inside; afterward they are as before."""
+def _moved(
+    weights: Sequence[Tensor], way: Sequence[Tensor], step: float, places: Sequence[Tensor]
+) -> Iterator[None]:
+    """Weights with a step along the way added inside, in other places; afterward they are as
+    before. New places each time would take longer than the sum."""
     held = [w.data for w in weights]
     try:
-        for w, direction in zip(weights, way, strict=True):
-            w.data = torch.add(w.data, direction, alpha=step)
+        for w, direction, place in zip(weights, way, places, strict=True):
+            w.data = torch.add(w.data, direction, alpha=step, out=place)
         yield
     finally:
         for w, own in zip(weights, held, strict=True):
@@ -475,6 +485,15 @@ def _moved(weights: Sequence[Tensor], way: Sequence[Tensor], step: float) -> Ite
 
 def _length(tensors: list[Tensor]) -> float:
     return sum(_product(x, x) for x in tensors) ** 0.5
+
+
+def _squares(numbers: Tensor, count: int) -> float:
+    """The sum of squares of so many numbers, which are repeated if there are fewer."""
+    if not count:
+        return 0.0
+    rounds, rest = divmod(count, numbers.numel())
+    some = numbers.flatten()[:rest]
+    return rounds * _product(numbers, numbers) + _product(some, some)
 
 
 def _product(a: Tensor, b: Tensor) -> float:
@@ -506,18 +525,22 @@ def _differentiable(tried: Subject, x: Tensor) -> Tensor:
     return y.masked_fill(~y.isfinite(), 0.0)  # logits of symbols that are never chosen
 
 
-def _measured(value: Callable[[float], float], size: float, told: float) -> Slope | None:
-    """The slope of a value at 0, by steps of different sizes, until two of them agree; None if
-    none do."""
+def _measured(
+    value: Callable[[float], float], size: float, told: float, shares: Sequence[float]
+) -> Slope | None:
+    """The slope of a value at 0, by steps of these shares of the size of the weights, until two of
+    them agree; None if none do."""
     before = math.nan
     best: Slope | None = None
-    for share in STEP_SHARES:
+    for share in shares:
         step = share * size
         slope = (value(step) - value(-step)) / (2 * step * told)
         apart = abs(slope - before)
         before = slope
         limit = max(SMOOTH, 100 * apart)
-        if apart <= ROUGH and (best is None or limit < best.limit):
+        # A share, for slopes over steps that are much too large are all near 0.
+        agree = apart <= ROUGH * min(1.0, abs(slope))
+        if agree and (best is None or limit < best.limit):
             best = Slope(slope, limit)
         if best is not None and best.limit == SMOOTH:
             break
@@ -541,16 +564,22 @@ def check_precision_kept(tried: Subject) -> Passed:
     __tracebackhide__ = True
     if not tried.half or tried.best is not torch.float64:
         raise CannotCheck("the model is not of half precision, or does not run in fp64")
-    x = tried.draw(tried.rows if tried.exact else min(2, tried.rows), tried.length)
-    states = [EVALUATION]
-    for name, optional in tried.optional.items():
-        if not optional.pads:
-            states.append(replace(EVALUATION, given=name))
+    x = tried.draw(tried.batch(2), tried.length)
+    states = precision_states(tried)
     for state in states:
         _require_precision(tried, state, x)
     said = f"in {_half_dtype(tried)} late positions are as near to fp64 as early ones"
     own_states = tuple(str(replace(state, own_dtype=True)) for state in states)
     return Passed(f"{said}, of {tried.length}", states=own_states)
+
+
+def precision_states(tried: Subject) -> list[State]:
+    """The states in which half precision is compared with fp64."""
+    states = [EVALUATION]
+    for name, optional in tried.optional.items():
+        if not optional.pads:
+            states.append(replace(EVALUATION, given=name))
+    return states
 
 
 def _half_dtype(tried: Subject) -> str:

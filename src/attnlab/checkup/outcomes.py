@@ -47,6 +47,18 @@ class Passed:
         return "; ".join([self.said, *remarks, *missing])
 
 
+def in_words(noun: str, numbers: list[int], link: str = " ") -> str:
+    """Numbered things in words, such as "input 3", "inputs 3 to 8" or "labels at 3, 5"."""
+    first = numbers[0]
+    last = numbers[-1]
+    if first == last:
+        return f"{noun}{link}{first}"
+    if len(numbers) == last - first + 1:
+        return f"{noun}s{link}{first} to {last}"
+    others = " and others" if len(numbers) > 6 else ""
+    return f"{noun}s{link}{', '.join(map(str, numbers[:6]))}{others}"
+
+
 def in_one_line(error: BaseException) -> str:
     """An error of the model in one line, with the place in the model's code."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -22,7 +22,6 @@ from .modes import (
 )
 from .outcomes import CannotCheck, CheckFailed, Passed, in_one_line
 from .padding import check_documents_separate, check_padding_ignored
-from .states import changed
 from .subject import Sizes, Subject, prepared
 
 FIRST = ("deterministic", "rows", "causal")  # if one fails, the other results mean nothing
@@ -166,7 +165,7 @@ def checkup(
     Raises:
         CannotCheck: the model cannot be called as described.
     """
-    tried = prepared(model, sample, call, **sizes)
+    tried = prepared(model, sample, call, **sizes).sharing()
     results: list[PropertyResult] = []
     skipped: list[str] = []
     explained: set[str] = set()
@@ -213,7 +212,7 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
     if "cache" in titles:
         step = cache_step_of(tried)
         looked_at |= {step.argument, *step.flags}
-    with changed(tried.model):
+    with tried.evaluating():
         missing = tried.not_tried(looked_at)
     if not arguments_of(tried.model) and not tried.own_call:
         missing.append("arguments of the model, for their names are not known")

@@ -18,6 +18,8 @@ from .calls import module_of, parts_below
 Change = Callable[[Tensor, torch.Generator], Tensor]  # a weight -> another, at random or not
 Container = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
 DEEPEST = 4  # containers inside containers, such as a list of dicts of tensors
+LARGE = 2**20  # numbers of a weight; a copy of it takes as long as a short call
+TILE = 65_537  # random numbers that are repeated along a large weight; a prime, so no row is twice
 
 
 class Weights(Enum):
@@ -59,10 +61,40 @@ EVALUATION = State()
 TRAINING = State(training=True, grad=True, dropout=False)
 
 
+def root_mean_square(weight: Tensor) -> float:
+    """The usual size of a weight's numbers."""
+    if weight.numel() < LARGE:
+        return float(weight.float().square().mean().sqrt())
+    norm = torch.linalg.vector_norm(weight, dtype=torch.float64)  # in one pass, without a copy
+    return float(norm) / weight.numel() ** 0.5
+
+
+def noise_for(weight: Tensor, rng: torch.Generator) -> Tensor:
+    """Normal numbers of the shape and dtype of a weight. For a large one a tile (N,) of them, see
+    `with_repeated`: to draw as many as a large model has takes longer than to call it."""
+    shape = weight.shape if weight.numel() < LARGE else (TILE,)
+    return torch.randn(shape, generator=rng).to(weight)
+
+
+def with_repeated(function: Callable[..., Tensor], weight: Tensor, numbers: Tensor) -> Tensor:
+    """A function, such as torch.add, of a weight and numbers of its shape, or of a tile of them
+    that is repeated along the weight."""
+    if numbers.shape == weight.shape:
+        return function(weight, numbers)
+    new = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    flat = weight.reshape(-1)
+    flat_new = new.view(-1)
+    whole = len(flat) // len(numbers) * len(numbers)
+    tiled = (-1, len(numbers))
+    function(flat[:whole].view(tiled), numbers, out=flat_new[:whole].view(tiled))
+    function(flat[whole:], numbers[: len(flat) - whole], out=flat_new[whole:])
+    return new
+
+
 def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
     """A weight with noise."""
-    size = 0.1 * float(weight.float().square().mean().sqrt()) + 0.01
-    return weight + size * torch.randn(weight.shape, generator=rng).to(weight)
+    size = 0.1 * root_mean_square(weight) + 0.01
+    return with_repeated(torch.add, weight, size * noise_for(weight, rng))
 
 
 def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
@@ -70,13 +102,13 @@ def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
     if weight.ndim < 2:
         return weight
     usual = weight.shape[-1] ** -0.5  # keeps the size of what it multiplies
-    size = float(weight.float().square().mean().sqrt())
+    size = root_mean_square(weight)
     return weight * max(1.0, 2 * usual / size) if size else weight
 
 
 def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
     """A weight that is about 1 % larger or smaller in each element."""
-    return weight * (1 + share * torch.randn(weight.shape, generator=rng).to(weight))
+    return with_repeated(torch.mul, weight, 1 + share * noise_for(weight, rng))
 
 
 def ten_thousandfold(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
@@ -152,12 +184,14 @@ def changed(
     change: Change | None = None,
     training: bool | None = False,
     spared: frozenset[int] = frozenset(),
+    copies: dict[int, Tensor] | None = None,
 ) -> Iterator[None]:
     """Run a model in evaluation or training mode (None: as it is), with other weights; afterward
     all is as before, also after an error.
 
     `spared` are the ids of weights that no call writes into. They stay where they are, unless
-    they get another dtype or other values.
+    they get another dtype or other values. `copies` keeps those of them that got another dtype,
+    always the same one, for the next time.
 
     The weights and buffers that the model had are put aside, not overwritten, so they come back to
     the last bit, together with attributes that the model has set meanwhile. Weights that are not
@@ -181,7 +215,12 @@ def changed(
         for key, x in held.items():
             own = new = x.data
             if x.is_floating_point():
-                new = own if dtype is None else own.to(dtype)
+                new = own
+                if dtype is not None and dtype != own.dtype:
+                    kept = copies if copies is not None and key in spared else {}
+                    if key not in kept:
+                        kept[key] = own.to(dtype)
+                    new = kept[key]
                 if change is not None and key in trained:
                     new = change(new, rng)
             if new is own and key in spared:

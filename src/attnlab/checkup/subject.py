@@ -28,6 +28,7 @@ from .calls import (
 from .outcomes import REFUSALS, CannotCheck, in_one_line
 from .states import (
     EVALUATION,
+    LARGE,
     TRAINING,
     State,
     Weights,
@@ -45,8 +46,9 @@ DENSE = 64  # up to this length, every suffix is changed
 MOST_ROWS = 32  # of one call
 MOST_NUMBERS = 2**25  # that one call returns; a quarter of a gigabyte in fp64
 MOST_COLUMNS = 4096  # of outputs (B, T, V); of more, some and random sums of all are compared
-LARGE = 2**20  # numbers of a weight; a copy of it takes as long as a short call
 MULTIPLICATIONS = 2**33  # of one scan of a model, about; some seconds of one processor
+SLOW = 2**25  # multiplications for a position; a call then takes a tenth of a second or more
+MOST_COPIED = 2**28  # numbers of all weights, of which copies in fp64 are kept; two gigabytes
 PADDINGS = ("left", "right", "both sides", "between")
 VOCABULARY = ("vocab_size", "n_vocab", "padded_vocab_size")
 LENGTHS = ("block_size", "max_position_embeddings", "n_ctx", "n_positions", "max_seq_len")
@@ -79,6 +81,23 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Calm:
+    """How a model must be called in a state, so that the same inputs give the same outputs."""
+
+    rows: int
+    seeded: bool
+    restored: bool
+
+
+@dataclass
+class Shared:
+    """What the properties of one checkup need again, while nobody changes the model."""
+
+    copies: dict[int, Tensor] | None  # of spared weights, in the best dtype
+    calm: dict[tuple[State, torch.dtype | None], Calm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Subject:
     """A model, how it is called, and inputs that show how its inputs look."""
 
@@ -98,6 +117,7 @@ class Subject:
     spared: frozenset[int] = frozenset()  # see `unwritten_weights`
     optional: dict[str, Given] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)  # what `fitting` has found
+    shared: "Shared | None" = None  # by all properties of one checkup
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     # ---- inputs
@@ -136,7 +156,7 @@ class Subject:
         if T not in self.lengths:
             self.lengths[T] = T
             try:
-                with changed(self.model, training=None):
+                with self.restoring():
                     self(x)
             except REFUSALS:
                 self.lengths[T] = self.length
@@ -176,7 +196,12 @@ class Subject:
             call = partial(call_with_given, self.call, optional)
         with ExitStack() as undo:
             training = state.training
-            undo.enter_context(changed(self.model, dtype=dtype, change=change, training=training))
+            undo.enter_context(
+                changed(
+                    self.model, dtype=dtype, change=change, training=training,
+                    spared=self.spared, copies=self.shared.copies if self.shared else None,
+                )
+            )  # fmt: skip
             if not state.dropout:
                 undo.enter_context(WithoutDropout())
             yield replace(self, state=state, call=call)
@@ -210,6 +235,10 @@ class Subject:
         """Afterward the model is as it is now, whatever calls change. For use inside of `put`."""
         return changed(self.model, training=None, spared=self.spared)
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """The model is in evaluation mode with its own weights, and afterward as it was."""
+        return changed(self.model, spared=self.spared)
+
     def draws_numbers(self, x: Tensor) -> bool:
         """Whether a call draws random numbers."""
         with self.restoring():
@@ -232,12 +261,29 @@ class Subject:
             parts.append((outputs[1:] - outputs[:1]).abs().amax(-1))
         return torch.cat(parts)
 
+    def batch(self, usual: int, slow: int | None = None) -> int:
+        """How many sequences to give at once: `usual`, or so many of a slow model."""
+        wanted = slow if slow is not None and self.slow else usual
+        return self.rows if self.exact else min(wanted, self.rows)
+
     # ---- the size of the model
 
     @cached_property
     def multiplications(self) -> int:
         """How many a position needs, about: those of all matrices."""
         return max(1, sum(w.numel() for w in self.weights if w.ndim > 1))
+
+    def sharing(self) -> "Subject":
+        """The subject, whose properties share what they need again."""
+        copies: dict[int, Tensor] | None = {}
+        if sum(w.numel() for w in self.weights) > MOST_COPIED:
+            copies = None
+        return replace(self, shared=Shared(copies))
+
+    @property
+    def slow(self) -> bool:
+        """Whether the model is so large that each property must do with few calls."""
+        return self.multiplications >= SLOW
 
     def affordable(self, T: int, share: float = 1.0) -> int:
         """How many sequences of T inputs a scan may try."""
@@ -256,6 +302,11 @@ class Subject:
             return self.length
         return self.fitting(self.dense)
 
+    @property
+    def first_length(self) -> int:
+        """The length of sequences with which a subject is prepared."""
+        return self.usual_length if self.slow else self.length
+
     def not_tried(self, looked_at: set[str]) -> list[str]:
         """What no property looks at: arguments but some, outputs beside the first, lengths."""
         missing = []
@@ -265,10 +316,12 @@ class Subject:
             missing.append("other calls than yours")
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
-        x = self.draw(self.rows if self.exact else min(2, self.rows), self.usual_length)
+        x = self.draw(self.batch(2), self.usual_length)
         others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
         if others:
             missing.append(f"the outputs {', '.join(others)} (give call)")
+        if self.slow:
+            missing.append("some sequences and steps that are tried with smaller models")
         if self.shortened:
             missing.append(
                 f"more than {self.length} of {self.shortened} inputs, for the model is large "
@@ -286,8 +339,8 @@ def compared_columns(y: Tensor) -> Tensor:
     """Outputs (B, T, V) in fp64 on the CPU; of a large vocabulary, some columns and random sums of
     all, which change if any does."""
     y = y.to("cpu", torch.float64)
-    blocked = y == -torch.inf  # the logit of a symbol that is never chosen
-    if blocked.any():
+    if (y.amin(-1) == -torch.inf).any():
+        blocked = y == -torch.inf  # the logit of a symbol that is never chosen
         y = y.masked_fill(blocked & ~blocked.all(-1, keepdim=True), 0.0)
     V = y.shape[-1]
     if V <= MOST_COLUMNS:
@@ -364,7 +417,8 @@ def prepared(
         raise CannotCheck("the sample holds one id only; give two or more")
     made = _called_somehow(model, sample.cpu(), call, rows)
     made = replace(made, declared=declared, shortened=shortened, prefix=prefix)
-    made = replace(made, best=best_dtype(made), spared=unwritten_weights(made))
+    made = replace(made, spared=unwritten_weights(made))
+    made = replace(made, best=best_dtype(made))
     return replace(made, optional={} if call else optional_tensors(made)).anew()
 
 
@@ -399,15 +453,18 @@ def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int |
                 if exact or n == 1:
                     return made
                 most = min(MOST_ROWS if rows is None else rows, 2 * MOST_NUMBERS // y.numel())
+                if made.slow:
+                    most = min(most, max(2, made.affordable(made.length, 4.0)))
                 return replace(made, rows=_most_rows(made, most))
     raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
 
 
 def _most_rows(made: Subject, most: int) -> int:
     """The most rows, at most `most`, that the model takes in one call."""
+    length = made.dense if made.slow else made.length
     while most > 2:
         try:
-            replace(made, rows=most).raw(made.draw(most, made.length))
+            replace(made, rows=most).raw(made.draw(most, length))
             return most
         except REFUSALS:
             most //= 2
@@ -467,7 +524,7 @@ def best_dtype(made: Subject) -> torch.dtype | None:
     for dtype in (torch.float64, torch.float32) if made.half else (torch.float64,):
         try:
             with changed(made.model, dtype=dtype):
-                if bool(made(made.draw(2, made.length)).isfinite().all()):
+                if bool(made(made.draw(2, made.first_length)).isfinite().all()):
                     return dtype
         except REFUSALS:
             continue
@@ -480,7 +537,7 @@ def unwritten_weights(made: Subject) -> frozenset[int]:
     large = [w for w in made.weights if w.numel() >= LARGE]
     if not large:
         return frozenset()
-    x = made.draw(made.rows if made.exact else 1, made.length)
+    x = made.draw(made.rows if made.exact else 1, made.first_length)
     for mode in (EVALUATION, TRAINING):
         with made.put(replace(mode, own_dtype=True)) as there:
             before = _fingerprints(large)
@@ -562,8 +619,8 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
 def _inverted(made: Subject, ones: Given) -> bool:
     """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
     zeros = replace(ones, values=partial(_zeros_like, ones))
-    x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
-    with changed(made.model):
+    x = made.draw(made.batch(2, slow=1), made.first_length)
+    with made.evaluating():
         plain = made(x)
         with_ones, with_zeros = (
             replace(made, call=partial(call_with_given, made.call, given))(x)
@@ -577,9 +634,9 @@ def _zeros_like(ones: Given, x: Tensor) -> Tensor:
 
 
 def _accepts(made: Subject, optional: Given) -> bool:
-    x = made.draw(made.rows if made.exact else min(made.rows, 2), made.length)
+    x = made.draw(made.batch(2, slow=1), made.first_length)
     try:
-        with changed(made.model):
+        with made.evaluating():
             replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
     except REFUSALS:
         return False
@@ -613,7 +670,10 @@ def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
     """
     if not tried.weights:
         return False
-    shares = SMALL_SHARES if tried.state.weights is Weights.LARGER else SHARES
+    larger = tried.state.weights is Weights.LARGER
+    shares: tuple[float, ...] = SMALL_SHARES if larger else SHARES
+    if tried.slow:
+        shares = shares[:1]
     before = difference().flatten()
     for share in shares:
         other_weights = partial(slightly_other, share=share)
