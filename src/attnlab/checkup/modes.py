@@ -41,7 +41,7 @@ SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels 
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
 # come first, for the slope changes on the way; the large ones are for models that round.
-FINE_SHARES = (1e-7, 3e-7)  # of weights in fp64
+FINE_SHARES = (1e-8, 3e-8)  # of weights in fp64
 STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
