@@ -13,14 +13,19 @@
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
     <!-- table.measures -->...<!-- /table -->      the rows of `attnlab.probes.measures.MEASURES`
     <!-- table.ranking.gate_head -->...<!-- /table -->   the cells of a variant in the ranking
+    <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
+    <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import yaml
 
@@ -28,12 +33,36 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.judged_claim import Finding, judge_files
 from attnlab.claims.ranking_page import judged_variant, variant_table
+from attnlab.claims.rows import read_rows
+from attnlab.claims.trials import Run
 from attnlab.probes.measures import MEASURES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TABLE = re.compile(r"(<!-- table\.([\w.]+) -->).*?(<!-- /table -->)", re.DOTALL)
 CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
+
+# The models without attention of docs/tasks.md; `python -m scripts.task_floors` trains them.
+FLOORS = ROOT / "experiments" / "ranking" / "rows-floors.jsonl"
+WITHOUT_ATTENTION = (
+    *("preset=tasks", "optim.lr=3e-3", "trainer.max_steps=500", "trainer.val_check_interval=500"),
+    "attn=none",
+)
+FLOOR_SETTINGS = (
+    "data=mqar model.block_size=64 model.smear=1",
+    "data=noisy_recall model.block_size=64 model.smear=1",
+    "data=parity",
+    "data=induction data.symbols=128 model.learned_positions=false data.eval_lengths=[128]",
+    "data=copy",
+    "data=induction",
+    "data=permutations",
+    "data=induction data.symbols=128",
+    "data=mqar data.pairs=16 data.symbols=128 model.block_size=64 model.smear=1",
+    "data=mqar model.block_size=64",
+)
+# In the table of lengths, the other models have this seed.
+LONGER = "data=induction data.symbols=128 model.learned_positions=false data.eval_lengths=[64,128]"
+SEED_OF_LONGER = 1000
 
 
 @cache
@@ -60,6 +89,8 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
     """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
     if name == "number":
         return str(count_of(prediction))
+    if name == "floor":
+        return floor_of_longer(prediction)
     says, verdict, findings = judged(name)
     if prediction is None:
         return f"**{verdict}**"
@@ -90,6 +121,59 @@ def table_of_measures() -> str:
     return "\n".join(lines)
 
 
+def floor_run(setting: str, seed: int = 0) -> Run:
+    """The run without attention of a setting."""
+    return Run((*WITHOUT_ATTENTION, *setting.split()), seed)
+
+
+def floor_runs() -> Iterator[Run]:
+    """All runs without attention that docs/tasks.md needs."""
+    yield floor_run(LONGER, SEED_OF_LONGER)
+    for setting in FLOOR_SETTINGS:
+        yield floor_run(setting)
+
+
+@cache
+def floor_values(run: Run) -> dict[str, Any]:
+    """The accuracies of a run without attention; KeyError if it has no row."""
+    return read_rows(FLOORS)[run]["values"]
+
+
+def guessing(setting: str) -> float:
+    """The accuracy of guessing among all answers of a task."""
+    given = dict(word.split("=") for word in setting.split())
+    task = yaml.safe_load((ROOT / f"conf/data/{given['data']}.yaml").read_text(encoding="utf-8"))
+    if "size" in task:  # of permutations
+        return 1 / math.factorial(task["size"])
+    return 1 / int(given.get("data.symbols", task["symbols"]))
+
+
+def in_percent(share: float) -> str:
+    """A share with one decimal of a percent."""
+    return f"{100 * share:.1f} %"
+
+
+def floor_of_longer(length: str | None) -> str:
+    """The accuracy of `LONGER` at a length; 32 is that of its training."""
+    values = floor_values(floor_run(LONGER, SEED_OF_LONGER))
+    return in_percent(values["val_accuracy" if length == "32" else f"accuracy_at_{length}"])
+
+
+def table_of_floors() -> str:
+    """The table of docs/tasks.md of models without attention, a row for each setting that has been
+    trained."""
+    lines = ["| setting | accuracy, seed 0 | guessing |", "|---|---|---|"]
+    for setting in FLOOR_SETTINGS:
+        if floor_run(setting) not in read_rows(FLOORS):
+            continue
+        values = floor_values(floor_run(setting))
+        reached = in_percent(values["val_accuracy"])
+        if "accuracy_at_128" in values:
+            reached += f" (T = 32), {in_percent(values['accuracy_at_128'])} (T = 128)"
+        lines.append(f"| `{setting}` | {reached} | {in_percent(guessing(setting))} |")
+    return "\n".join(lines)
+
+
 @cache
 def table_of_variant(name: str) -> str:
     """The verdicts on a variant of the ranking, a row for each task."""
@@ -99,7 +183,9 @@ def table_of_variant(name: str) -> str:
 def filled_table(name: str) -> str:
     """The content of a table; KeyError for a variant that is not ranked."""
     kind, _, of = name.partition(".")
-    return table_of_variant(of) if kind == "ranking" else table_of_measures()
+    if kind == "ranking":
+        return table_of_variant(of)
+    return {"measures": table_of_measures, "floors": table_of_floors}[kind]()
 
 
 def filled(page: str) -> str:

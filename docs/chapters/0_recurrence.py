@@ -195,7 +195,7 @@ def accuracy_after_training(kind, T, steps=250):
     model = Reader(mixers[kind](), T)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(steps):
-        ids = torch.randint(SYMBOLS, (64, T), generator=draws)
+        ids = torch.randint(SYMBOLS, (32, T), generator=draws)
         loss = F.cross_entropy(model(ids), ids[:, 0])
         optimizer.zero_grad()
         loss.backward()

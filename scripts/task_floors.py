@@ -1,0 +1,45 @@
+"""Train the models without attention whose accuracies docs/tasks.md has, and keep their rows.
+
+    python -m scripts.task_floors
+
+A run that has a row in experiments/ranking/rows-floors.jsonl is not repeated; one without takes
+less than a CPU minute. Rows are added to that file only in a tree without changes; otherwise they
+go to outputs/rows-floors.jsonl. `python scripts/fill_pages.py` fills the page.
+"""
+
+import time
+
+import torch
+
+import attnlab
+from attnlab.claims.rows import machine, open_rows
+from attnlab.claims.trials import Row, Run
+from attnlab.claims.work import used_set
+from scripts.fill_pages import FLOORS, ROOT, floor_runs
+
+
+def train_without_attention(run: Run, commit: str) -> Row:
+    """The row of a run."""
+    began = time.process_time()
+    where = {"outputs": str(ROOT / "outputs"), "name": "floors", "seed": run.seed}
+    metrics = attnlab.train(*run.overrides, "probes=none", "logger=none", **where).metrics
+    values = {"val_accuracy": metrics["val_accuracy"], "val_loss": metrics["val_loss"]}
+    for length, measured in metrics.get("by_length", {}).items():
+        values[f"accuracy_at_{length}"] = measured["accuracy"]
+    return {
+        "overrides": list(run.overrides),
+        "seed": run.seed,
+        "status": metrics["status"],
+        "values": values,
+        "cpu_seconds": round(time.process_time() - began, 1),
+        "instruction_set": used_set(metrics["device"], metrics["instruction_set"]),
+        "commit": commit,
+        "machine": machine(),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # as the runs of claims, so that rounding has one order
+    rows, at_commit = open_rows(FLOORS, ROOT / "outputs" / "rows-floors.jsonl")
+    for missing in [run for run in floor_runs() if run not in rows]:
+        print(rows.add(train_without_attention(missing, at_commit)), rows[missing]["values"])
