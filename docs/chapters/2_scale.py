@@ -353,7 +353,7 @@ with styled():
         for j, s in enumerate(SIGMAS):
             ink = "white" if abs(penalty[s, r]) > 0.6 * reach else "black"
             place.text(
-                j, i, f"{penalty[s, r]:+.2f}", ha="center", va="center", color=ink
+                j, i, f"{penalty[s, r]:+.3f}", ha="center", va="center", color=ink
             )
     below = sum(predicted[s] < line for s in SIGMAS)
     place.axvline(below - 0.5, color="black", ls="--")

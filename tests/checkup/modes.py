@@ -172,6 +172,15 @@ class TinyEmbedding(LM):
         return self.first(super().embedded(ids, begin))
 
 
+def padding_row() -> LM:
+    """Row 0 of the embedding gets no gradient, though token 0 occurs."""
+    model = LM(length=LENGTH)
+    model.wte = nn.Embedding(V, C, padding_idx=0)
+    for table in (model.wte, model.wpe):
+        nn.init.normal_(table.weight, std=0.02)
+    return model
+
+
 class HalfPath(LM):
     """A fast path for half precision, with or without its mask."""
 
@@ -421,6 +430,7 @@ STATEFUL = [
     Row("the same dropout when it is computed again", lambda: Checkpointed(True)),
     Row("detached values", Detached, "the slope of the outputs is"),
     Row("tiny embeddings before a norm", TinyEmbedding),
+    Row("an embedding with a row for padding", padding_row),
     Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
         published="lightseekorg/tokenspeed#178"),
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),

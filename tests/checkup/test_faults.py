@@ -184,6 +184,36 @@ def test_each_state_finds_what_no_other_does(
     assert not judged(ROWS[name])[0]
 
 
+# Of each kind a fault, and healthy models, to be judged as a large model is.
+AS_LARGE = """
+    no mask; diagonal off by one; fill of -1e4; dropout in eval mode; mean over the batch; a
+    leak behind a gate of 0; no mask in training; padding: ignored; labels not shifted; open
+    with a mask; open with padding; padding opened in training; decay of padding; documents
+    apart in evaluation only; scores capped in training; a shift between calls; other dropout
+    when it is computed again; detached values; a fast path of bf16; a mean over ignored
+    labels; positions restart; no bias in steps of one; the second step is not stored; the
+    window of the first row; only keys are reordered; a cap that steps of one leave out;
+    padding in the first step only; ring of 15, 16 are read; clamped mask, 64; no mask after a
+    prefix; positions from the end; everything in every state; interface of transformers; GRU;
+    dropout; a window in steps; ring of 16, 16 are read; a prefix; tiny embeddings before a
+    norm; a cache of 8 bits
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", " ".join(AS_LARGE.split()).split("; "))
+def test_the_few_calls_of_a_large_model_find_each_kind(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "SLOW", 0)
+    # Few short texts are affordable.
+    monkeypatch.setattr(subject, "MULTIPLICATIONS", 2**21)
+    for module in (subject, states):
+        monkeypatch.setattr(module, "LARGE", 1)
+    failed, said = judged(ROWS[name])
+    assert failed == bool(ROWS[name].says), said
+
+
 def test_the_page_of_results_has_all_models_and_no_wrong_verdict() -> None:
     page = read_page((ROOT / "docs/checkup-results.md").read_text(encoding="utf-8"))
     judged_now = {(name, part == "Faults") for part in PARTS for name in page[part]}

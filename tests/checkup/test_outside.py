@@ -41,7 +41,7 @@ CONFIGURATIONS = """
     attn_gate_values attn_num_mem_kv=3 attn_add_zero_kv attn_head_learned_sink attn_sigmoid
     attn_softclamp_logits attn_selective attn_laser ff_glu ff_relu_squared macaron sandwich_coef=1
     residual_attn gate_residual shift_tokens=1 add_value_residual num_residual_streams=2
-    weight_tie_layers resi_dual softclamp_output zero_init_branch_output integrate_layers
+    weight_tie_layers softclamp_output zero_init_branch_output integrate_layers
     reinject_input unet_skips attn_dropout=0.1 ff_dropout=0.1 attn_cog_signed shift_tokens=2
 """.split()
 
@@ -250,7 +250,10 @@ TORCH: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", TORCH)
 def test_models_of_plain_torch(name: str) -> None:
     torch.manual_seed(0)
-    assert wrong(TORCH[name]()) == ""
+    said = wrong(TORCH[name]())
+    # The vectors of the power iteration are other ones after each call in training mode.
+    meant = {"spectral norm": "they depend on the number of earlier calls"}
+    assert re.search(meant.get(name, r"\A\Z"), said), said
 
 
 # ---- the lab

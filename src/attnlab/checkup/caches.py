@@ -26,7 +26,8 @@ DecodingStep = Callable[[Own, Tensor, Own], tuple[object, Own]]
 PaddedStep = Callable[[Own, Tensor, Own, Tensor], tuple[object, Own]]
 AnyStep = Callable[..., tuple[object, Own]]  # one of the two
 PREFILL = 12
-SHORT_PREFILL = 4  # of a slow model
+SHORT_PREFILL = 6  # of a slow model
+LONG_DECODED = 32  # the longest text that a slow model decodes
 SEVERAL = 3  # tokens of a step of several
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
@@ -384,14 +385,19 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
         every = plans
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
+        if tried.slow:
+            every[0] = replace(every[0], sizes=every[0].sizes[:SEVERAL])
+            T = min(tried.length, LONG_DECODED)
+            steps = (1, SEVERAL, 1)
+            every.append(StepPlan(f"up to {T}", (max(1, T - sum(steps)), *steps)))
         if tried.state.training or (tried.slow and tried.state != EVALUATION):
             return every[1:2]
         if can_reorder(tried, decoding.step):
             turned = (prefill // 2,) + (1,) * (2 if tried.slow else 5)
             every.append(StepPlan("rows in another order", turned, turned=True))
     if decoding.padded_step is not None:
-        padded = padded_step_plans(plans[1 : 2 if tried.slow else 3], tried.rows)
-        every += padded[1:] if tried.slow else padded
+        padded = padded_step_plans(plans[1:3], tried.rows)
+        every += padded[-2:] if tried.slow else padded
     return every
 
 

@@ -449,7 +449,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
     with tried.put(State(weights=Weights.HUGE)) as huge:
         # With huge weights rounding alone makes outputs differ, so it is called as with its own.
         there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
-        T = there.fitting(min(32, tried.dense))
+        T = there.fitting(min(max(32, 2 * tried.prefix), tried.dense))
         if not bool(there(there.draw(1 if tried.slow else 4, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from .calls import Model, outputs_of
+from .calls import Model, outputs_of, parts_below
 from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import (
@@ -41,7 +41,7 @@ SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels 
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
 # come first, for the slope changes on the way; the large ones are for models that round.
-FINE_SHARES = (1e-7, 3e-7)  # of weights in fp64
+FINE_SHARES = (1e-8, 3e-8)  # of weights in fp64
 STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
@@ -446,11 +446,15 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
         noise = [noise_for(w, rng) for w in weights]
         far = sum(_squares(numbers, w.numel()) for numbers, w in zip(noise, weights, strict=True))
+        padded = _padding_rows(tried.model)
         way: list[Tensor] = []
         told = 0.0
-        for numbers, slope in zip(noise, gradient, strict=True):
-            way.append(with_repeated(torch.add, slope / length, numbers / far**0.5))
-            told += _product(way[-1], slope)
+        for w, numbers, slope in zip(weights, noise, gradient, strict=True):
+            direction = with_repeated(torch.add, slope / length, numbers / far**0.5)
+            if id(w) in padded:
+                direction[padded[id(w)]] = 0.0
+            told += _product(direction, slope)
+            way.append(direction)
         del gradient
         for w in weights:  # of a large model, each of these is as large as the model
             w.grad = None
@@ -465,6 +469,15 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         is_fine = all(w.dtype is torch.float64 for w in weights)
         shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
         return _measured(value, size, told, shares)
+
+
+def _padding_rows(model: object) -> dict[int, int]:
+    """The rows of embeddings that get no gradient, by the id of the weight: padding_idx."""
+    rows: dict[int, int] = {}
+    for part in parts_below(model):
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            rows[id(part.weight)] = part.padding_idx
+    return rows
 
 
 @contextmanager

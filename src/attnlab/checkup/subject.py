@@ -293,7 +293,7 @@ class Subject:
     def dense(self) -> int:
         """The length up to which every suffix is changed; less for a large model."""
         most = int((MULTIPLICATIONS / self.multiplications) ** 0.5)
-        return min(self.length, DENSE, max(8, most))
+        return min(self.length, max(min(DENSE, max(8, most)), 2 * self.prefix))
 
     @cached_property
     def usual_length(self) -> int:
