@@ -52,7 +52,7 @@ board: setup ## show all runs in TensorBoard
 notebooks: setup ## write the course and exercises to build/notebooks; SOLUTIONS=1: for teachers
 	$(BIN)/python scripts/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)
 
-docs: notebooks ## build the site in build/site; runs the chapters, 4 to 6 CPU minutes
+docs: notebooks ## build the site in build/site; runs the chapters, 4 to 8 CPU minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W -E -q -j 2 -c docs . build/site $(ARGS)
 
 bench: setup ## measure training on this machine

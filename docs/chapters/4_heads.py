@@ -211,7 +211,7 @@ table(
 # %% [markdown]
 # ## Collapse
 #
-# **Predict.** Do identical heads stay identical during training? We train three models for 200 steps each.
+# **Predict.** Do identical heads stay identical during training? We train three models for 300 steps each.
 # [The lab in a browser](../lab.html#heads) shows the maps of all heads while they train.
 
 # %%
@@ -223,7 +223,7 @@ VARIANTS = {
 trained = train(
     "heads",
     f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
-    "data.batch_size=6 trainer.max_steps=200 trainer.val_check_interval=200",
+    "probes=none logger=none",
 )
 runs = trained.set_index("attn")
 
