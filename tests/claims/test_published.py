@@ -43,3 +43,10 @@ def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:
 def test_rows_are_only_added(declared: Claim | Protocol) -> None:
     assert lost_rows(declared.folder / COMMITTED) == []
     assert lost_rows(declared.folder / COMMITTED_AGAIN) == []
+
+
+@pytest.mark.parametrize("declared", [*CLAIMS, RANKING], ids=lambda each: each.folder.name)
+def test_a_clone_has_the_commits_of_all_rows(declared: Claim | Protocol) -> None:
+    of_branch = set((git(ROOT, "rev-list", "HEAD") or "").split())
+    for name in (COMMITTED, COMMITTED_AGAIN):
+        assert {row["commit"] for row in Rows(declared.folder / name).values()} <= of_branch
