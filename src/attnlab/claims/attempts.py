@@ -1,4 +1,4 @@
-"""Earlier attempts at a claim, predictions that were dropped, and words that were others, from git.
+"""Earlier attempts at a claim, dropped predictions, and words that were changed, as git has them.
 
 Each attempt has seeds of its own, so each is a fair test; but a false verdict can occur in each,
 and a threshold may follow what an earlier attempt showed. So the page of a claim lists them.
@@ -164,11 +164,9 @@ def changed_words(judged: JudgedClaim) -> str:
     lines = wordings_at_test(judged)
     if not lines:
         return ""
-    return "\n".join([
-        "## Words that were changed after the runs\n",
-        "Thresholds, arms and seeds are those that were declared. When the runs were made, it said:\n",
-        *lines,
-    ])  # fmt: skip
+    same = "Thresholds, arms and seeds are those that were declared."
+    heading = "## Words that were changed after the runs"
+    return "\n".join([heading, "", f"{same} When the runs were made, it said:", "", *lines])
 
 
 def wordings_at_test(judged: JudgedClaim) -> list[str]:
