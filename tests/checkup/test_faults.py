@@ -205,7 +205,7 @@ AS_LARGE = """
 def test_the_few_calls_of_a_large_model_find_each_kind(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "SLOW", 0)
+    monkeypatch.setattr(subject, "VERY_LARGE", 0)
     # Few short texts are affordable.
     monkeypatch.setattr(subject, "MULTIPLICATIONS", 2**21)
     for module in (subject, states):

@@ -25,9 +25,6 @@ from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
 DecodingStep = Callable[[Own, Tensor, Own], tuple[object, Own]]
 PaddedStep = Callable[[Own, Tensor, Own, Tensor], tuple[object, Own]]
 AnyStep = Callable[..., tuple[object, Own]]  # one of the two
-PREFILL = 12
-SHORT_PREFILL = 6  # of a slow model
-LONG_DECODED = 32  # the longest text that a slow model decodes
 SEVERAL = 3  # tokens of a step of several
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
@@ -234,12 +231,7 @@ class Reads:
         return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
 
 
-def prefill_of(tried: Subject) -> int:
-    """The tokens of the first step, before steps with a cache."""
-    return SHORT_PREFILL if tried.slow else PREFILL
-
-
-def step_plans(T: int, prefill: int = PREFILL) -> list[StepPlan]:
+def step_plans(T: int, prefill: int) -> list[StepPlan]:
     """The ways to step that are tried."""
     short = min(T, 2 * prefill)
     prefill = min(prefill, short - 1)
@@ -334,7 +326,8 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     excused: set[str] = set()  # names of plans
     rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
-        if decoding.only_padded and (state.training or (tried.slow and state != EVALUATION)):
+        beside_evaluation = state != EVALUATION and not tried.effort.every_state
+        if decoding.only_padded and (state.training or beside_evaluation):
             continue
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
@@ -378,26 +371,27 @@ def _check_state(
 
 def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
     """The plans that are tried in the state of a subject."""
-    prefill = prefill_of(tried)
-    plans = step_plans(tried.length, prefill)
+    effort = tried.effort
+    plans = step_plans(tried.length, effort.prefill)
     every: list[StepPlan] = []
     if not decoding.only_padded:
         every = plans
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
-        if tried.slow:
-            every[0] = replace(every[0], sizes=every[0].sizes[:SEVERAL])
-            T = min(tried.length, LONG_DECODED)
+        every[0] = replace(every[0], sizes=every[0].sizes[: effort.single_steps])
+        if effort.mixed_up_to:
+            T = min(tried.length, effort.mixed_up_to)
             steps = (1, SEVERAL, 1)
             every.append(StepPlan(f"up to {T}", (max(1, T - sum(steps)), *steps)))
-        if tried.state.training or (tried.slow and tried.state != EVALUATION):
+        beside_evaluation = tried.state != EVALUATION and not effort.every_state
+        if tried.state.training or beside_evaluation:
             return every[1:2]
         if can_reorder(tried, decoding.step):
-            turned = (prefill // 2,) + (1,) * (2 if tried.slow else 5)
+            turned = (effort.prefill // 2,) + (1,) * effort.steps_reordered
             every.append(StepPlan("rows in another order", turned, turned=True))
     if decoding.padded_step is not None:
         padded = padded_step_plans(plans[1:3], tried.rows)
-        every += padded[-2:] if tried.slow else padded
+        every += padded[-effort.plans_padded :]
     return every
 
 
@@ -638,7 +632,7 @@ def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheSt
     places = [name for name in PLACES if name in takes]
     if not places:
         return step
-    plan = step_plans(tried.length, prefill_of(tried))[1]
+    plan = step_plans(tried.length, tried.effort.prefill)[1]
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

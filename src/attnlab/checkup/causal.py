@@ -20,7 +20,6 @@ from .leaks import (
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
 from .subject import (
-    DENSE,
     MOST_IDS,
     UNDECLARED,
     Calm,
@@ -134,13 +133,14 @@ def steady(tried: Subject) -> Subject:
     """The subject, called so that the same inputs give the same outputs: with a random seed and
     row by row where there is chance or rows mix, and restored where calls leave something behind;
     CannotCheck if outputs still differ."""
-    rows = 1 if tried.slow and not tried.exact else 2
+    rows = 2 if tried.exact else tried.effort.rows
     x = tried.draw(rows, tried.usual_length)
     more = tried.draw(rows, tried.usual_length)
     known: dict[tuple[State, torch.dtype | None], Calm] = {}
     if tried.shared is not None:
         known = tried.shared.calm
-    key = (State(training=tried.state.training) if tried.slow else tried.state, tried.best)
+    same_as = tried.state if tried.effort.every_state else State(training=tried.state.training)
+    key = (same_as, tried.best)
     if key not in known:
         calm = _calmed(tried, x, more)
         known[key] = Calm(calm.rows, calm.seeded, calm.restored)
@@ -151,7 +151,7 @@ def steady(tried: Subject) -> Subject:
 def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
     """`steady`, seen from two batches of inputs."""
     first = tried(x)
-    if not tried.slow:
+    if tried.effort.every_state:
         tried(more)
     beside_others = tried(torch.cat([x, more]))[: len(x)]
     chance = tried.draws_numbers(x)  # outputs may be the same by chance
@@ -196,16 +196,13 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     wrong, is scanned twice, and some more sequences are cut at their beginning."""
     if tried.state.given:
         T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
-        return [(T, _affordable_cuts(tried, T, dense)[:: 2 if tried.slow else 1])]
-    large = tried.dense < min(tried.length, DENSE)
+        return [(T, _affordable_cuts(tried, T, dense)[:: tried.effort.every_nth_cut_with_given])]
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
-    if tried.length > dense and (tried.state == EVALUATION or not large):
+    if tried.length > dense and (tried.state == EVALUATION or tried.effort.long_in_every_state):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
         first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
-        scans = scans * (1 if large else 2) + [(dense, first)] * (2 if large else 8)
-        if tried.slow:
-            scans.pop()
+        scans = scans * tried.effort.scans + [(dense, first)] * tried.effort.beginnings
     return [(T, cuts) for T, cuts in scans if cuts]
 
 
@@ -235,7 +232,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     rows = tried.batch(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     other = replace(tried, state=state, rows=rows)
-    x = tried.draw(2 if tried.slow else 4, tried.usual_length)
+    x = tried.draw(tried.effort.rows_switched, tried.usual_length)
     change = relative(other(x), tried(x))
     limit = max(1e-3, 10 * tried.tolerance)
     if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
@@ -361,10 +358,10 @@ def check_prefixes(tried: Subject) -> None:
     """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
     __tracebackhide__ = True
     L = tried.usual_length
-    x = tried.draw(1 if tried.slow else 2, L)
+    x = tried.draw(tried.effort.rows_of_prefixes, L)
     whole = tried(x)
     lengths = {1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1}
-    if tried.slow and tried.state != EVALUATION:
+    if tried.state != EVALUATION and not tried.effort.every_state:
         lengths = {1, L // 2}
 
     def difference(n: int) -> Tensor:
@@ -450,11 +447,11 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         # With huge weights rounding alone makes outputs differ, so it is called as with its own.
         there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
         T = there.fitting(min(max(32, 2 * tried.prefix), tried.dense))
-        if not bool(there(there.draw(1 if tried.slow else 4, T)).isfinite().all()):
+        if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.
         cuts = [cut for cut in (1, 2, 3, T // 2) if cut >= tried.prefix]
-        for _ in range(3 if tried.slow else 8):
+        for _ in range(tried.effort.texts_enlarged):
             if leak := first_leak(there, T, cuts):
                 raise CheckFailed(
                     f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "

@@ -371,7 +371,7 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
     __tracebackhide__ = True
     tried = replace(tried, seeded=True)
-    T = tried.fitting(12 if tried.slow else 24)
+    T = tried.fitting(tried.effort.labeled)
     ids = tried.draw(1, T)
     labels = ids.clone()
     # A loss that shifts its labels does not use the first, and some treat those at the ends as

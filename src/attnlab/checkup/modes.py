@@ -195,7 +195,7 @@ def check_rows_independent(tried: Subject) -> Passed:
                 "(batch_first=True)",
                 state=str(EVALUATION),
             )
-        x = there.draw(tried.batch(4, slow=2), there.usual_length)
+        x = there.draw(tried.batch(tried.effort.rows_mixed), there.usual_length)
         # Dropout that is on in evaluation mode drops others in another batch.
         if not tried.exact and relative(there(x), there(x)) <= SAME_OUTPUTS:
 
@@ -214,7 +214,7 @@ def check_rows_independent(tried: Subject) -> Passed:
 
 def rows_mixed(tried: Subject) -> str:
     """Which row of a batch changes the outputs of which other, in words; "" if none does."""
-    B = tried.batch(4, slow=2)
+    B = tried.batch(tried.effort.rows_mixed)
     whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
     x = tried.draw(B, tried.usual_length)
     other = tried.other(x)
@@ -421,7 +421,7 @@ class Slope:
 def _slope(tried: Subject, state: State) -> Slope | None:
     """The slope of a random sum of outputs as the weights move, half along the gradient and half
     at random; None if it is not smooth."""
-    B = tried.batch(2, slow=1)
+    B = tried.batch(tried.effort.rows)
     T = tried.fitting(min(16, tried.dense))
     x = tried.draw(B, T)
     # Put aside before the weights change their dtype: a gradient has that of its weight.

@@ -61,12 +61,13 @@ def check_padding_ignored(
     """Padded tokens do not affect others, see `assert_padding_ignored`."""
     __tracebackhide__ = True
     call = masked or mask_argument(tried)
-    T = tried.fitting(tried.dense if tried.slow else 24)
+    T = tried.fitting(min(24, tried.dense))
     sides = (side,) if side in PADDINGS else PADDINGS
     said: list[str] = []
     not_tried: list[str] = []
     for state in PADDING_STATES if tried.weights else (EVALUATION,):
-        some = sides[:1] if tried.slow and state != EVALUATION else sides
+        every_side = state == EVALUATION or tried.effort.every_state
+        some = sides if every_side else sides[:1]
         try:
             _in_some_precision(tried, state, some, call, T)
         except REFUSALS as error:
@@ -133,7 +134,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     __tracebackhide__ = True
     three = padded_rows(side, T)
     batches = [three, three[-1:]]
-    if tried.slow:
+    if not tried.effort.every_padding:
         batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
     for real in batches:
         rows = len(real)
