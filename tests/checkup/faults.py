@@ -144,7 +144,7 @@ def batch_first() -> nn.Module:
     return LM(lambda layer: turned)
 
 
-ALL, PAIRS = f"every position reads all {T} positions", "pairs read ahead"
+ALL, PAIRS = f"every position reads all {T} positions", "positions read later ones in"
 MASKS = [
     Row("mask turned around", masked(lambda i, j: j >= i), "later ones, never earlier"),
     Row("mask inverted, so that the last query has no key", masked(lambda i, j: j > i),

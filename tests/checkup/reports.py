@@ -478,7 +478,7 @@ REPORTED = [
         ("padding in the first step only", cached(Decay, "first"), "only with padding", PADDED),
         ("padding in every step", cached(Decay), "", PADDED)),
     *rows("huggingface/transformers#47087", "padding_ignored",
-        ("padding never left out", cached(Decay, ""), "other padded tokens change", NAMED),
+        ("padding never left out", cached(Decay, ""), "other inputs at the padding change", NAMED),
         ("padding left out", cached(Decay), "", NAMED)),
     *rows("huggingface/transformers#25104", "causal",
         ("base by length, 64", NTK, "inputs alone give other outputs"),

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 # Faults of the other tables, found by the assertion alone.
 ASSERTED = [
     Row("a mode, asserted", fault("capped in training"), "differ from those in", "modes_agree"),
-    Row("a gradient, asserted", Detached, "the slope of the outputs is", "gradients_right"),
+    Row("a gradient, asserted", Detached, "gradients of the weights are wrong", "gradients_right"),
     Row("a mask of ones, asserted", fault("open with a mask"), "attention_mask", "causal"),
     Row("a mask of ones in training, asserted", fault("open with a mask in training"),
         "in training mode, with attention_mask", "causal"),

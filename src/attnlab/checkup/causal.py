@@ -18,7 +18,7 @@ from .leaks import (
     record_modules,
 )
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State, Weights, changed
+from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation, changed
 from .subject import (
     MOST_IDS,
     UNDECLARED,
@@ -108,9 +108,12 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     if tried.length > dense:
         n = len(_affordable_cuts(tried, tried.length, dense))
         said += f", and {n} places in sequences of {tried.length}"
-        not_tried.append(f"each single pair beyond {dense} (dense={tried.length} finds any)")
+        not_tried.append(
+            f"each single pair of positions beyond {dense} (assert_causal with "
+            f"dense={tried.length} tries all)"
+        )
     if not tried.sample.is_floating_point() and len(tried.pool) > MOST_IDS:
-        not_tried.append(f"each single id, of {len(tried.pool)}")
+        not_tried.append(f"each single id, for {len(tried.pool)} ids are used")
     if not tried.declared:
         not_tried.append(
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
@@ -218,9 +221,8 @@ def _raise(tried: Subject, leak: "Leak | None") -> None:
     if leak is None:
         return
     description, map_ = leak_in_words(tried, leak)
-    where = "" if tried.state == EVALUATION else f"only {tried.state}"
     raise CheckFailed(
-        description.what, where, description.place, description.look,
+        description.what, beside_evaluation(tried.state), description.place, description.look,
         map=map_, state=str(tried.state),
     )  # fmt: skip
 
@@ -242,7 +244,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     if not tried.state.grad:
         raise CheckFailed(
             f"outputs with gradients differ from those without, by {change:.2g} of the std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(state),
         )
 
@@ -323,7 +325,7 @@ def _worst(
             raise CannotCheck("outputs are NaN or infinite; see padding")
         raise CheckFailed(
             f"outputs are NaN or infinite in sequences of {T}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(tried.state),
         )
     later = torch.arange(T) >= torch.tensor(cuts)[:, None]  # (N, T)
@@ -378,7 +380,7 @@ def check_prefixes(tried: Subject) -> None:
             continue
         raise CheckFailed(
             f"the first {n} of {L} inputs alone give other outputs, by {change:.2g} of their std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             "look for positions, a mask, its fill or a statistic that depend on the length",
             state=str(tried.state),
         )
@@ -498,7 +500,7 @@ def check_past_used(tried: Subject) -> Passed:
     blind = int((~reads.diagonal(-1)).sum())
     if blind > T // 2:
         remarks.append(f"{blind} of {T} positions never read the one before")
-    said = f"outputs depend on inputs up to {furthest} before"
+    said = f"outputs depend on inputs up to {furthest} positions back"
     return Passed(said, tuple(remarks), tuple(map(str, states)))
 
 

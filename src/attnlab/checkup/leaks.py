@@ -14,8 +14,9 @@ from .outcomes import REFUSALS
 from .subject import Subject, relative
 
 SHAPES = (
-    "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
-    "choice, a convolution or a statistic over time"
+    "look for a mask, windows or blocks of another shape, blocked scores that are finite, heads "
+    "that are split or merged without a transpose, and a choice, a convolution or a statistic "
+    "over time"
 )
 
 
@@ -54,7 +55,7 @@ def explain_map(reads: Tensor) -> Description | None:
             return Description(what, "", SHAPES)
     pairs = ahead.nonzero().tolist()
     some = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
-    what = f"{len(pairs)} of {int(future.sum())} pairs read ahead ({some})"
+    what = f"positions read later ones in {len(pairs)} of {int(future.sum())} pairs ({some})"
     return Description(what, "", SHAPES)
 
 

@@ -21,6 +21,7 @@ from .states import (
     TRAINING,
     State,
     Weights,
+    beside_evaluation,
     changed,
     changed_by_a_call,
     noise_for,
@@ -119,7 +120,7 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
         with tried.restoring():
             names = changed_by_a_call(tried.model, lambda: tried(x))
         raise CheckFailed(
-            f"{tried.state} outputs depend on the inputs of earlier calls, by {change:.2g} of "
+            f"{tried.state}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
             f"their std, even with the same random seed",
             "in evaluation mode they do not" if tried.state.training else "",
             f"a call changes {', '.join(names[:5])}"
@@ -191,7 +192,7 @@ def check_rows_independent(tried: Subject) -> Passed:
         if said:
             raise CheckFailed(
                 said,
-                "look for a statistic over the batch, and batch and time that are exchanged "
+                "look for a statistic over the batch, or for batch and time that are exchanged "
                 "(batch_first=True)",
                 state=str(EVALUATION),
             )
@@ -222,7 +223,7 @@ def rows_mixed(tried: Subject) -> str:
     if not bool(whole.isfinite().all()):
         raise CheckFailed(
             f"outputs are NaN or infinite in sequences of {tried.length}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(tried.state),
         )
     limit = max(1e-6, tried.tolerance) * float(whole.std())
@@ -300,7 +301,7 @@ def check_modes_agree(tried: Subject) -> Passed:
         elif counts:
             why = "in training mode they depend on the number of earlier calls"
         else:
-            why = "neither chance nor other rows explain it: look for what asks self.training"
+            why = "neither chance nor other rows explain it: look for code that asks self.training"
         raise CheckFailed(
             f"{said}, by {change:.2g} of their std",
             why,
@@ -375,14 +376,14 @@ def check_gradients_right(tried: Subject) -> Passed:
         said = "gradients of the weights are the slope of the outputs"
         return Passed(said, states=(str(with_dropout),))
     told = (
-        f"the slope of the outputs is {slope.ratio:.4g} of what the gradient of the weights says, "
-        "in training mode with the same random seed"
+        f"gradients of the weights are wrong or stopped: if weights move a little, outputs change "
+        f"by {slope.ratio:.4g} of what the gradients say"
     )
     if _right_without_dropout(tried):
         raise CheckFailed(
             told,
-            "without dropout the gradient is right: the backward pass does not use the dropout of "
-            "the forward pass, as a checkpoint without preserve_rng_state",
+            "without dropout they are right: the backward pass draws another dropout than the "
+            "forward pass, as a checkpoint without preserve_rng_state does",
             state=str(with_dropout),
         )
     raise CheckFailed(
@@ -629,8 +630,9 @@ def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
             look = ""
             if first >= counts:
                 look = f"are positions or angles computed in {name}, exact up to {counts} only?"
-            where = f"only with {state.given}" if state.given else ""
-            raise CheckFailed(said, where, look, grave=False, state=str(own_state))
+            raise CheckFailed(
+                said, beside_evaluation(state), look, grave=False, state=str(own_state)
+            )
 
 
 def _powers_up_to(most: int) -> list[int]:

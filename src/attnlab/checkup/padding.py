@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from .calls import DOCUMENTS, Call, Model, Own
 from .causal import require_causal, steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State
+from .states import EVALUATION, TRAINING, State, beside_evaluation
 from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative
 
 # With gradients, evaluation mode may be on another path.
@@ -149,7 +149,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         if finite and is_rounding(tried, partial(_difference, padded, new_ids, ids, real)):
             continue
         count = "1 row" if rows == 1 else f"{rows} rows"
-        where = f"with padding, {side} (1 = token), in {count}"
+        where = f"with padding, {side}, in {count} (mask: 1 = token)"
         if not finite:
             raise NotFinite(
                 f"{where}, outputs of the rest are NaN or infinite",
@@ -160,15 +160,15 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         turned = relative(inverted(new_ids)[real], inverted(ids)[real]) <= MOVED
         # Padding is also unread if nothing is read, as under a mask of queries instead of keys.
         if turned and _reads_earlier_tokens(inverted, ids, real):
-            look = "with 0 = token they do not: is the polarity meant?"
+            look = "with a mask of 0 = token they do not: is the mask meant the other way around?"
             grave = False
         else:
-            look = "keep them out of attention and states"
+            look = "keep them out of attention, of states, and of places that tokens compete for"
             grave = True
         raise CheckFailed(
-            f"{where}, other padded tokens change the outputs of the rest by {change:.2g} of "
-            "their std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            f"{where}, other inputs at the padding change the outputs of the rest by {change:.2g} "
+            "of their std",
+            beside_evaluation(tried.state),
             look,
             grave=grave,
             state=str(tried.state),
@@ -365,7 +365,7 @@ def _documents(
         raise CheckFailed(
             f"output {t} depends on input {j} ({len(crossing)} pairs), across the borders of "
             f"documents at {borders.tolist()}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             "block keys of others, and reset what a shift, a convolution or a state carries",
             state=str(tried.state),
         )
