@@ -144,6 +144,14 @@ def batch_first() -> nn.Module:
     return LM(lambda layer: turned)
 
 
+class Rolled(LM):
+    """Inputs are mixed with those before; the first, which has none, with the last."""
+
+    def embedded(self, ids: Tensor, begin: int = 0) -> Tensor:
+        x = super().embedded(ids, begin)
+        return x + x.roll(1, 1)
+
+
 ALL, PAIRS = f"every position reads all {T} positions", "positions read later ones in"
 MASKS = [
     Row("mask turned around", masked(lambda i, j: j >= i), "later ones, never earlier"),
@@ -207,6 +215,12 @@ BESIDE = [
     Row("each row reads the one before", beside(lambda self, x: F.pad(x, (0, 0, 0, 0, 1, -1))),
         "row 0 of a batch", "rows_independent"),
     Row("batch and time exchanged", batch_first, "batch_first"),
+    Row("places of rows, not of time", beside(lambda self, x: self.place(torch.arange(len(x)))[
+        :, None].expand_as(x), place=lambda: nn.Embedding(64, C)), "in another row of the batch"),
+    Row("a shift that wraps around", beside(lambda self, x: x.roll(1, 1)),
+        "at position 0 only\\n[\\s\\S]*torch.roll"),
+    Row("a shift before attention wraps around", Rolled, "reads the last of 37 inputs"),
+    Row("a shift that starts with zeros", beside(lambda self, x: F.pad(x, (0, 0, 1, -1)))),
     Row("a state between calls", lambda: LM(beside=Does(keeps_state,
         kept=nn.Buffer(torch.zeros(C)))), "earlier calls"),
     Row("noise in eval mode", beside(lambda self, x: torch.randn_like(x)), "different outputs"),
@@ -245,6 +259,7 @@ CACHES = {
     "top left in steps": "several tokens are wrong, those of one token are right",
     "off by one": "first cached step on",
     "smeared": "first cached step on",
+    "of row 0": "a row of the batch reads another row",
 }
 IDS = torch.randint(29, (4, 24), generator=torch.Generator().manual_seed(0))
 SERVING = [

@@ -57,6 +57,8 @@ class Stateful(nn.Module):
         if document is not None and not (
             self.fault == "documents in evaluation" and self.training
         ):
+            if self.fault == "documents of row 0":
+                document = document[:1]
             may = may & (document[:, None, :, None] == document[:, None, None])
         return may
 
@@ -412,6 +414,8 @@ STATEFUL = [
         published="TransformerLensOrg/TransformerLens#1609"),
     Row("documents apart in evaluation only", fault("documents in evaluation"),
         f"across the borders.*\n{IN_TRAINING}", published="hiyouga/LlamaFactory#4224"),
+    Row("documents of row 0", fault("documents of row 0"),
+        "the documents of row 0 of a batch change the outputs of row 1"),
     Row("decay of padding", lambda: Decays("forgets"), "with padding, between",
         published="fla-org/flash-linear-attention#1272"),
     Row("decay of tokens alone", Decays),

@@ -63,7 +63,11 @@ def judged(row: Row, package: Any = attnlab.checkup) -> tuple[bool, str]:
     wrong = [r for r in report.results if r.status in ("fault", "suspicious", "failed")]
     if wrong:
         return True, "\n\n".join(f"{r.check}: {r.message}" for r in wrong)
-    return False, str(report)
+    lines: list[str] = []
+    for result in report.results:
+        lines += [result.message, *(f"remark: {remark}" for remark in result.remarks)]
+    lines += [f"not tried: {missing}" for missing in report.missing]
+    return False, "\n".join(lines)
 
 
 @pytest.mark.parametrize(

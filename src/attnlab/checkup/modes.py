@@ -197,17 +197,11 @@ def check_rows_independent(tried: Subject) -> Passed:
                 state=str(EVALUATION),
             )
         x = there.draw(tried.batch(tried.effort.rows_mixed), there.usual_length)
-        # Dropout that is on in evaluation mode drops others in another batch.
-        if not tried.exact and relative(there(x), there(x)) <= SAME_OUTPUTS:
-
-            def difference() -> Tensor:
-                return there(x[:1]) - there(x)[:1]
-
-            change = relative(there(x[:1]), there(x)[:1])
-            if change > SAME_OUTPUTS and not is_rounding(there, difference):
-                said = (
-                    f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
-                )
+        # Dropout that is on in evaluation mode drops others in another batch or row.
+        if relative(there(x), there(x)) <= SAME_OUTPUTS:
+            said = "" if tried.exact else other_alone(there, x)
+            said = said or other_in_another_row(there, x)
+            if said:
                 raise CheckFailed(said, state=str(EVALUATION))
     said = "rows of a batch do not depend on each other"
     return Passed(said, states=(str(EVALUATION),))
@@ -235,6 +229,34 @@ def rows_mixed(tried: Subject) -> str:
         if not float(moved.max()) <= limit:  # not >, so that NaN is found
             return f"row {row} of a batch changes the outputs of row {moved.amax(-1).argmax()}"
     return ""
+
+
+def other_alone(tried: Subject, x: Tensor) -> str:
+    """A sentence if the first row of x (B, T, ...) gets other outputs alone; "" if it does not."""
+
+    def difference() -> Tensor:
+        return tried(x[:1]) - tried(x)[:1]
+
+    change = relative(tried(x[:1]), tried(x)[:1])
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
+
+
+def other_in_another_row(tried: Subject, x: Tensor) -> str:
+    """A sentence if the texts x (B, T, ...) get other outputs in other rows of the batch; "" if
+    they do not."""
+
+    def difference() -> Tensor:
+        return tried(x.roll(1, 0)).roll(-1, 0) - tried(x)
+
+    change = relative(tried(x.roll(1, 0)).roll(-1, 0), tried(x))
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return (
+        f"a text gets other outputs in another row of the batch, by {change:.2g} of the std\n"
+        "look for positions, a mask or a bias that run over the batch, not over time"
+    )
 
 
 # ---- training against evaluation

@@ -369,6 +369,8 @@ def _documents(
             "block keys of others, and reset what a shift, a convolution or a state carries",
             state=str(tried.state),
         )
+    if call is not None and tried.rows > 1 and not tried.exact:
+        _require_own_documents(tried, outputs, x, document)
     begin, end = borders.tolist()
     first = begin + (call is None)
     changes = []
@@ -376,6 +378,30 @@ def _documents(
         alone = outputs(x[None, k:end], 0 * at[k:end])[:, first - k :]
         changes.append(relative(alone, whole[:, first:end]))
     return min(changes)
+
+
+def _require_own_documents(
+    tried: Subject, outputs: Callable[[Tensor, Tensor], Tensor], x: Tensor, document: Tensor
+) -> None:
+    """CheckFailed if other documents of one row of a batch change the outputs of another row.
+
+    x (T, ...) and its documents (T,); `outputs` is of ids (B, T, ...) and documents (B, T).
+    """
+    __tracebackhide__ = True
+    two = torch.stack([x, x])
+    alike = torch.stack([document, document])
+    for own in (0, 1):
+        different = alike.clone()
+        different[1 - own] = 0
+        change = relative(outputs(two, different)[own], outputs(two, alike)[own])
+        if change > max(1e-6, tried.tolerance):
+            raise CheckFailed(
+                f"the documents of row {1 - own} of a batch change the outputs of row {own}, by "
+                f"{change:.2g} of their std",
+                beside_evaluation(tried.state),
+                "use the documents of each row for itself",
+                state=str(tried.state),
+            )
 
 
 def _numbered(call: Numbered, of: Tensor, model: Model, x: Tensor) -> object:

@@ -62,8 +62,8 @@ TRAINING = State(training=True, grad=True, dropout=False)
 
 
 def beside_evaluation(state: State) -> str:
-    """A line of a message: in which state a fault was seen, and in which not; "" of evaluation mode
-    with nothing else, which is tried first."""
+    """A line of a message: in which state a fault was seen, and in which not; "" if in evaluation
+    mode with nothing else, which is tried first."""
     if state == EVALUATION:
         return ""
     if state.training:
