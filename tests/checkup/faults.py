@@ -123,6 +123,21 @@ def keeps_state(self: Any, x: Tensor) -> Tensor:
     return before
 
 
+def longest_so_far(self: Any, x: Tensor) -> Tensor:
+    """Scaled by the length of the longest text of all calls."""
+    self.longest = max(self.longest, x.shape[1])
+    return self.longest / 10 * x.sin()
+
+
+def kept_places(self: Any, x: Tensor) -> Tensor:
+    """Places that are made in the first call, for its length alone or, if it `grows`, again for a
+    longer one."""
+    n = x.shape[1]
+    if self.kept is None or (self.grows and len(self.kept) < n):
+        self.kept = torch.arange(n).to(x).sin()
+    return x * self.kept[:n, None]
+
+
 def expert_choice(self: Any, x: Tensor) -> Tensor:
     """An expert takes the half of the positions that it likes most."""
     chosen = self.router(x).topk(max(x.shape[1] // 2, 1), dim=1).indices
@@ -221,6 +236,12 @@ BESIDE = [
         "at position 0 only\\n[\\s\\S]*torch.roll"),
     Row("a shift before attention wraps around", Rolled, "reads the last of 37 inputs"),
     Row("a shift that starts with zeros", beside(lambda self, x: F.pad(x, (0, 0, 1, -1)))),
+    Row("a scale of the longest text", beside(longest_so_far, longest=lambda: 8),
+        "after a text of 37, a text of 18 gets other outputs[\\s\\S]*beside.longest"),
+    Row("places for the first text alone", beside(kept_places, kept=lambda: None,
+        grows=lambda: False), "after a text of 18, a text of 37 is refused[\\s\\S]*beside.kept"),
+    Row("places for the longest text", beside(kept_places, kept=lambda: None,
+        grows=lambda: True)),
     Row("a state between calls", lambda: LM(beside=Does(keeps_state,
         kept=nn.Buffer(torch.zeros(C)))), "earlier calls"),
     Row("noise in eval mode", beside(lambda self, x: torch.randn_like(x)), "different outputs"),

@@ -254,6 +254,8 @@ class Labeled(LM):
             y = logits[:, :-2].flatten(0, 1)
         if self.rule == "token 0":
             target = target.clamp(min=0)
+        if self.rule == "softmax twice":
+            y = y.softmax(-1)
         smooth = 0.1 if self.rule == "smoothed" else 0.0
         each = F.cross_entropy(y, target, reduction="none", label_smoothing=smooth)
         count = (target >= 0).sum()
@@ -450,6 +452,7 @@ STATEFUL = [
         f"labels of -100 are not ignored.*\n{IN_TRAINING}"),
     Row("ignored labels are token 0", loss("token 0"), "trained as token 0",
         published="huggingface/trl#1625"),
+    Row("a softmax before the loss", loss("softmax twice"), "the softmax is applied twice"),
     Row("smoothing of ignored labels", loss("smoothed everywhere"),
         "labels of -100 are not ignored: the loss has a gradient"),
     Row("smoothing of other labels", loss("smoothed"), told="-100 count neither"),

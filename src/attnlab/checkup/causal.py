@@ -92,7 +92,9 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     for state in causal_states(tried):
         with tried.put(state) as there:
             try:
-                require_causal(steady(there), dense)
+                refused = require_causal(steady(there), dense)
+                if state == EVALUATION:
+                    not_tried += refused
             except (CheckFailed, CannotCheck) as failed:
                 if state == EVALUATION or isinstance(failed, CheckFailed):
                     raise
@@ -177,21 +179,24 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return relative(a, b) <= 1e-5
 
 
-def require_causal(tried: Subject, dense: int) -> None:
-    """Look for a leak in the present state of the model; CheckFailed if there is one."""
+def require_causal(tried: Subject, dense: int) -> list[str]:
+    """Look for a leak in the present state of the model; CheckFailed if there is one. What the
+    model refuses is returned, for the report."""
     __tracebackhide__ = True
     for T, cuts in _scans(tried, dense):
         _raise(tried, first_leak(tried, T, cuts))
     if tried.state.given:
-        return
+        return []
     few_ids = not tried.sample.is_floating_point() and len(tried.pool) <= MOST_IDS
     if few_ids and tried.state == EVALUATION:
         T = tried.fitting(max(12, 2 * tried.prefix))
         _raise(tried, _leak_of_an_id(tried, T))
+    refused: list[str] = []
     if not tried.seeded:  # chance is another one at another length
-        check_prefixes(tried)
+        refused = check_prefixes(tried)
     if not tried.state.own_dtype:
         _gradients_switched(tried, dense)
+    return refused
 
 
 def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
@@ -356,8 +361,9 @@ def judged_positions(tried: Subject, T: int) -> Tensor:
     return tried.optional[tried.state.given].judged(T)
 
 
-def check_prefixes(tried: Subject) -> None:
-    """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
+def check_prefixes(tried: Subject) -> list[str]:
+    """Require of every prefix that it gets the same outputs alone, or CheckFailed; what the model
+    refuses, for the report."""
     __tracebackhide__ = True
     L = tried.usual_length
     x = tried.draw(tried.effort.rows_of_prefixes, L)
@@ -369,6 +375,8 @@ def check_prefixes(tried: Subject) -> None:
     def difference(n: int) -> Tensor:
         return tried(x[:, :n]) - tried(x)[:, :n]
 
+    refused: list[int] = []
+    why = ""
     for n in sorted(lengths & set(range(1, L))):
         if n < tried.prefix:
             continue
@@ -376,7 +384,9 @@ def check_prefixes(tried: Subject) -> None:
             change = relative(tried(x[:, :n]), whole[:, :n])
             if change <= 1e-3 or is_rounding(tried, partial(difference, n)):
                 continue
-        except REFUSALS:  # a model of one length, or of multiples of one
+        except REFUSALS as error:  # a model of one length, or of multiples of one
+            refused.append(n)
+            why = why or in_one_line(error)
             continue
         raise CheckFailed(
             f"the first {n} of {L} inputs alone give other outputs, by {change:.2g} of their std",
@@ -384,6 +394,9 @@ def check_prefixes(tried: Subject) -> None:
             "look for positions, a mask, its fill or a statistic that depend on the length",
             state=str(tried.state),
         )
+    if not refused:
+        return []
+    return [f"texts of {', '.join(map(str, refused))} inputs, which are refused ({why})"]
 
 
 def dependence(tried: Subject, xs: Tensor) -> Tensor:

@@ -138,6 +138,7 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
         shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
+    _require_one_softmax(tried, value, logits, slope_of_logits, where)
     remark = labels_in_words(label_weights(logits, slope_of_logits), ids, 1)
     return told, remark
 
@@ -225,6 +226,25 @@ def _require_end_ignored(ids: Tensor, slope: Tensor, where: str = "") -> None:
     )
 
 
+def _require_one_softmax(
+    tried: Subject, value: Tensor, logits: Tensor, slope: Tensor, where: str = ""
+) -> None:
+    """CheckFailed if a loss is the mean cross entropy of a softmax of the logits (B, T, V)."""
+    __tracebackhide__ = True
+    learned = _lowest(slope).flatten().to(logits.device)
+    of = nn.functional.cross_entropy
+    plain = float(of(logits.detach().flatten(0, 1), learned))
+    twice = float(of(logits.detach().softmax(-1).flatten(0, 1), learned))
+    given = float(value.detach())
+    if abs(given - twice) <= 1e-4 * abs(twice) < abs(given - plain):
+        raise CheckFailed(
+            "the loss is the cross entropy of softmax(logits), so the softmax is applied twice",
+            where,
+            "give the logits to the cross entropy",
+            state=str(tried.state),
+        )
+
+
 def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """The ids that a loss gives to the model, the outputs of the model for them, and the loss."""
     module = module_of(tried.model)
@@ -267,8 +287,13 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     weights = label_weights(y, slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
-        said = f"the logits at t are compared with none of {name}"
-        raise CheckFailed(said, grave=False, state=str(EVALUATION))
+        raise CheckFailed(
+            f"the logits at t are compared with none of {name}",
+            "look for a view that exchanges time and vocabulary, or for a loss of other logits",
+            grave=False,
+            state=str(EVALUATION),
+        )
+    _require_one_softmax(tried, value, y, slope)
     if shifts[0] == 1:
         _require_end_ignored(seen[-1], slope)
     if shifts[0] in (0, 1):

@@ -84,6 +84,7 @@ def check_deterministic(tried: Subject) -> Passed:
             state=str(EVALUATION),
         )
     with tried.put(State(own_dtype=True)) as there:
+        _require_the_same_after_other_lengths(there, x)
         _require_the_same_with_given(there, x)
     said = "in evaluation mode the same inputs give the same outputs"
     if not tried.weights:
@@ -117,18 +118,60 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     later = after(x)
     change = relative(after(tried.other(x)), later)
     if change > SAME_OUTPUTS:
-        with tried.restoring():
-            names = changed_by_a_call(tried.model, lambda: tried(x))
         raise CheckFailed(
             f"{tried.state}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
             f"their std, even with the same random seed",
             "in evaluation mode they do not" if tried.state.training else "",
-            f"a call changes {', '.join(names[:5])}"
-            if names
-            else "look for a cache, a buffer or a counter that a call leaves changed",
+            _what_changes("a call", tried, x),
             state=str(tried.state),
         )
     return relative(fresh, later) > SAME_OUTPUTS
+
+
+def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
+    """CheckFailed if a call with a longer or shorter text changes the outputs of the next call."""
+    __tracebackhide__ = True
+    long = x.shape[1]
+    short = tried.fitting(long // 2)
+    if not 0 < short < long:  # a model of one length
+        return
+    for before, then in ((x, x[:, :short]), (x[:, :short], x)):
+        said = _other_after(tried, before, then)
+        if said:
+            changes = _what_changes("such a call", tried, before)
+            raise CheckFailed(said, changes, state=str(EVALUATION))
+
+
+def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
+    """A sentence if one text gets other outputs after another one than at first; "" if not."""
+    lengths = f"after a text of {before.shape[1]}, a text of {then.shape[1]}"
+
+    def outputs(*texts: Tensor) -> Tensor:
+        """Those of the last of the texts, which follow each other."""
+        with tried.restoring():
+            return [tried(text) for text in texts][-1]
+
+    def difference() -> Tensor:
+        return outputs(before, then) - outputs(then)
+
+    first = outputs(then)
+    try:
+        after = outputs(before, then)
+    except REFUSALS as error:
+        return f"{lengths} is refused, which is taken at first: {in_one_line(error)}"
+    change = relative(after, first)
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return f"{lengths} gets other outputs than at first, by {change:.2g} of their std"
+
+
+def _what_changes(call: str, tried: Subject, x: Tensor) -> str:
+    """Which numbers and tensors of the model a call with x leaves changed, in words."""
+    with tried.restoring():
+        names = changed_by_a_call(tried.model, lambda: tried(x))
+    if not names:
+        return "look for a cache, a buffer or a counter that a call leaves changed"
+    return f"{call} changes {', '.join(names[:5])}"
 
 
 def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
@@ -159,14 +202,10 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
             )
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
-            with tried.restoring():
-                names = changed_by_a_call(tried.model, partial(given, x))
             raise CheckFailed(
                 f"after a call with {name}, outputs of calls without it are others, by "
                 f"{change:.2g} of their std",
-                f"such a call changes {', '.join(names[:5])}"
-                if names
-                else "look for a buffer that such a call writes into",
+                _what_changes("such a call", given, x),
                 state=str(State(given=name)),
             )
 
