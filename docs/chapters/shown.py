@@ -3,27 +3,29 @@
 A notebook shows what these functions return; as a script, a chapter prints it.
 """
 
+import contextlib
 import io
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
 import pandas as pd
+import torch
 from IPython import get_ipython
 from IPython.display import HTML, Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab import read_runs
-from attnlab.installation import lab_path
+import attnlab
 
-# The short runs of a chapter follow each other in one process: to start more takes
-# longer than it saves. What a chapter does not show is not measured.
-SHORT = "hydra/launcher=basic probes=none logger=none train_loss=false"
+# What a chapter does not show is not measured.
+SHORT = "probes=none logger=none train_loss=false"
+
+# The tensors of a chapter are small: on a busy machine, several threads would wait
+# for each other longer than they compute.
+torch.set_num_threads(1)
 
 
 def in_notebook() -> bool:
@@ -93,15 +95,12 @@ def picture(figure: Figure, name: str, alt: str) -> HTML:
 def train(name: str, overrides: str) -> pd.DataFrame:
     """Train models as `python train.py -m name=NAME ...` does, with `SHORT`.
 
-    Returns a row for each run. Raises RuntimeError with the output of train.py if it
-    fails.
+    The runs follow each other in this process: to start others takes longer than it
+    saves. Returns a row for each run.
     """
-    words = ["-m", f"name={name}", *overrides.split(), *SHORT.split()]
+    words = [f"name={name}", *overrides.split(), *SHORT.split()]
     if not in_notebook():
         print("training, a minute or less:")
-        print(f"python train.py {' '.join(words)}\n", flush=True)
-    command = [sys.executable, str(lab_path("train.py")), *words]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    if ended.returncode:
-        raise RuntimeError(ended.stdout + ended.stderr)
-    return read_runs(Path("outputs") / name)
+        print(f"python train.py -m {' '.join(words)}\n", flush=True)
+    with contextlib.redirect_stdout(io.StringIO()):  # a line for each run
+        return attnlab.sweep(*words, jobs=1)

@@ -6,7 +6,12 @@ import subprocess
 import pytest
 import yaml
 
-from attnlab.claims.attempts import attempts_in_words, attempts_of, is_other_threshold
+from attnlab.claims.attempts import (
+    attempts_in_words,
+    attempts_of,
+    changed_words,
+    is_other_threshold,
+)
 from attnlab.claims.claim import Claim
 from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.rows import Rows
@@ -76,6 +81,32 @@ def test_a_prediction_that_was_dropped_after_its_test_stays_on_the_page(folder):
     declared(folder, less)
     _, words = section(folder)
     assert "`gone`" in words and "| 300 |" not in words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"says": "B."}, "- the sentence: A."),
+        ({"otherwise": "less than 1"}, "- nothing of what holds instead"),
+        ({"p": {"says": "Q."}}, "- `p`, says: P."),
+        ({"p": {"where": "here"}}, ""),
+    ],
+)
+def test_words_that_were_changed_after_the_runs_stay_on_the_page(folder, change, words):
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=folder, text=True).strip()
+    rows = Rows(folder / "rows.jsonl")
+    for run, row in rows.items():
+        rows[run] = row | {"commit": commit}
+    later = json.loads(json.dumps(FIRST))
+    for key, value in change.items():
+        if key == "p":
+            later["predictions"]["p"] |= value
+        else:
+            later[key] = value
+    declared(folder, later)
+    said = changed_words(judge_claim(Claim.read(folder / "claim.yaml"), rows))
+    assert words in said if words else said == ""
 
 
 @pytest.mark.parametrize(

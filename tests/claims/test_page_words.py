@@ -6,8 +6,10 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import (
     came_out,
     difference_of_conditions,
+    in_digits,
     median_in_words,
     share_in_words,
+    whole_percent,
 )
 from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.ranking import Cell
@@ -69,13 +71,63 @@ def test_a_page_says_in_what_true_and_false_conditions_differ(tmp_path, other, e
     file = tmp_path / "experiments" / "mine" / "claim.yaml"
     claim = Claim(says="A.", base=["preset=micro"], first_seed=0, arms=arms,
                   predictions=predictions, file=file)  # fmt: skip
-    row = {"status": "finished", "values": {"val_loss": 1.0}}
     rows = {}
     for words in arms.values():
-        rows |= {Run(("preset=micro", *words), seed): row for seed in range(10)}
+        overrides = ("preset=micro", *words)
+        row = {"overrides": overrides, "status": "finished", "values": {"val_loss": 1.0}}
+        rows |= {Run(overrides, seed): row for seed in range(10)}
     result = judge_claim(claim, rows)
     assert result.verdict == "holds in part"
     assert difference_of_conditions(result).endswith(ends_in)
+
+
+@pytest.mark.parametrize(
+    ("best_of_b", "ends_in"),
+    [
+        (0.003, "nothing else."),
+        (0.01, "nothing else but the learning rate, which is the best of each."),
+    ],
+)
+def test_a_page_says_if_best_rates_differ(tmp_path, best_of_b, ends_in):
+    arms = {"a": ["model.n_head=4"], "b": ["model.n_head=2"]}
+    rates = [0.001, 0.003, 0.01, 0.03]
+    predictions = {
+        "p": {"says": "", "arms": ["a"], "above": 0.0, "rates": rates},
+        "q": {"says": "", "arms": ["b"], "above": 0.0, "rates": rates, "role": "against"},
+    }
+    file = tmp_path / "experiments" / "mine" / "claim.yaml"
+    claim = Claim(says="A.", base=["preset=micro"], first_seed=0, arms=arms,
+                  predictions=predictions, file=file)  # fmt: skip
+    best = {"a": 0.003, "b": best_of_b}
+    rows = {}
+    for name, words in arms.items():
+        for rate in rates:
+            overrides = (
+                *("preset=micro", *words),
+                *(f"optim.lr={rate:g}", f"optim.min_lr={rate / 10:g}"),
+            )
+            loss = 1.0 if rate == best[name] else 2.0
+            row = {"overrides": overrides, "status": "finished", "values": {"val_loss": loss}}
+            rows |= {Run(overrides, seed): row for seed in [*range(10), *range(1000, 1003)]}
+    assert difference_of_conditions(judge_claim(claim, rows)).endswith(ends_in)
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "digits"),
+    [
+        (-0.0004, 0.1, "0.00"),
+        (-0.004, 0.01, "-0.004"),
+        (-0.0, 1.0, "0.0"),
+        (-1e-9, 1e-7, "-1.0e-09"),
+    ],
+)
+def test_a_number_that_is_rounded_to_0_has_no_minus(value, spread, digits):
+    assert in_digits(value, spread) == digits
+
+
+@pytest.mark.parametrize(("share", "words"), [(-0.004, "0 %"), (-0.006, "-1 %"), (0.5, "50 %")])
+def test_a_share_that_is_rounded_to_0_has_no_minus(share, words):
+    assert whole_percent(share) == words
 
 
 @pytest.mark.parametrize(

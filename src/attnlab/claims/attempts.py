@@ -1,7 +1,10 @@
-"""Earlier attempts at a claim, and predictions that were dropped, as git has them.
+"""Earlier attempts at a claim, dropped predictions, and words that were changed, as git has them.
 
 Each attempt has seeds of its own, so each is a fair test; but a false verdict can occur in each,
 and a threshold may follow what an earlier attempt showed. So the page of a claim lists them.
+
+Words may be changed after the runs, because thresholds and seeds alone decide. But a sentence that
+was written after a result may fit it better than the one that was tested, so the page has both.
 """
 
 import json
@@ -154,6 +157,39 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
     if moved:
         paragraphs.append("\n".join(["With another threshold then:\n", *moved.values()]))
     return "\n\n".join(["## Earlier tests", *paragraphs]) if paragraphs else ""
+
+
+def changed_words(judged: JudgedClaim) -> str:
+    """The section of a page on words that were changed after the runs; empty if there are none."""
+    lines = wordings_at_test(judged)
+    if not lines:
+        return ""
+    same = "Thresholds, arms and seeds are those that were declared."
+    heading = "## Words that were changed after the runs"
+    return "\n".join([heading, "", f"{same} When the runs were made, it said:", "", *lines])
+
+
+def wordings_at_test(judged: JudgedClaim) -> list[str]:
+    """What the claim and its predictions said when their test was run, where they say something
+    else today; lines of a list."""
+    claim = judged.claim
+    lines: dict[str, None] = {}  # each once, in order
+    for finding, row in judged.test_rows():
+        then = content_at(claim.file, row["commit"]) if row["commit"] else None
+        if then is None:
+            continue
+        if then["says"] != claim.says:
+            lines[f"- the sentence: {then['says']}"] = None
+        if claim.otherwise and "otherwise" not in then:
+            lines["- nothing of what holds instead, which was written after the runs"] = None
+        elif then.get("otherwise", "") != claim.otherwise:
+            lines[f"- what holds instead: {then['otherwise']}"] = None
+        entry = then["predictions"].get(finding.of, {})
+        for key in ("says", "where"):
+            before = entry.get(key, "")
+            if before and before != getattr(finding.prediction, key):
+                lines[f"- `{finding.of}`, {key}: {before}"] = None
+    return list(lines)
 
 
 def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:

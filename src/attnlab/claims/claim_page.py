@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of
+from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
 from attnlab.claims.claim import PILOTS, Claim, Prediction
 from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import supports
@@ -111,6 +111,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(judged)}",
         f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
+        changed_words(judged),
         folded("Every seed", seed_tables(judged)),
         folded("Settings of all arms", settings_table(claim)),
     ]
@@ -167,8 +168,21 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
     apart, a, b = min(pairs, key=lambda pair: len(pair[0]))
     said = f"`{a.name}` (true) and `{b.name}` (false) differ in {', '.join(sorted(apart))}"
     if len(apart) == 1:
-        return f"{said}, and in nothing else."
+        return f"{said}, and in nothing else{except_rates(a, b)}."
     return f"{said}: in {len(apart)} things, so it was not shown which of them decides."
+
+
+def except_rates(a: Finding, b: Finding) -> str:
+    """Says that the arms of two findings were trained at different rates, each at its best."""
+    for one, other in zip(a.arms, b.arms, strict=False):
+        if rate_of(a.rows[one]) != rate_of(b.rows[other]):
+            return " but the learning rate, which is the best of each"
+    return ""
+
+
+def rate_of(rows: Sequence[Row]) -> str:
+    """The learning rate of an arm, as its overrides have it."""
+    return last_of(rows[0]["overrides"]).get("optim.lr", "")
 
 
 def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
@@ -178,6 +192,8 @@ def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
         mine = arm_settings(one.overrides, experiments)
         others = arm_settings(other.overrides, experiments)
         apart |= {key for key in mine | others if mine.get(key) != others.get(key)}
+    if "data._target_" in apart:
+        apart.discard("data.source")  # the digest of that class's code
     if apart & STEP_SETTINGS:
         apart = apart - STEP_SETTINGS | {"steps"}
     if any(key.startswith("attn.") for key in apart):
@@ -276,9 +292,16 @@ def share_in_words(finding: Finding) -> str:
     if share.why:
         return f"no number ({share.why})"
     if len(share.by_seed) < INTERVAL:
-        each = ", ".join(f"{x:.0%}" for x in sorted(share.by_seed))
-        return f"{share.median:.0%} ({len(share.by_seed)} seeds: {each})".replace("%", " %")
-    return f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})".replace("%", " %")
+        each = ", ".join(map(whole_percent, sorted(share.by_seed)))
+        return f"{whole_percent(share.median)} ({len(share.by_seed)} seeds: {each})"
+    low, high = whole_percent(share.low), whole_percent(share.high)
+    return f"{whole_percent(share.median)} ({low} to {high})"
+
+
+def whole_percent(share: float) -> str:
+    """A share in percent, without decimals and without a minus before 0."""
+    rounded = round(100 * share, 0) + 0.0  # -0.0 + 0.0 is 0.0
+    return f"{rounded:.0f} %"
 
 
 def median_in_words(finding: Finding, *, signed: bool = False) -> str:
@@ -312,7 +335,10 @@ def in_digits(value: float, spread: float, sign: str = "") -> str:
     if not (math.isfinite(spread) and spread > 0):
         return f"{value:{sign}g}"
     digits = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{value:{sign}.{digits}f}" if digits <= 6 else f"{value:{sign}.1e}"
+    if digits > 6:
+        return f"{value:{sign}.1e}"
+    rounded = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0: no minus before 0
+    return f"{rounded:{sign}.{digits}f}"
 
 
 def arm_table(judged: JudgedClaim) -> str:

@@ -101,4 +101,5 @@ def share_sentence(name: str, share: Share, rates: str = "at this learning rate"
 def percent(share: float) -> str:
     """A share as a percentage, such as 5 % or 0.4 %."""
     digits = 0 if abs(share) >= 0.0095 else 1  # less than 0.95 % would be rounded to 1 % or 0
-    return f"{100 * share:.{digits}f} %"
+    rounded = round(100 * share, digits) + 0.0  # -0.0 + 0.0 is 0.0: no minus before 0
+    return f"{rounded:.{digits}f} %"
