@@ -46,8 +46,8 @@ lint: setup ## check style, types and imports
 	@[ ! -x $(BIN)/lint-imports ] || $(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/lint_style.py
 
-board: setup ## show all runs in TensorBoard
-	$(BIN)/python -m tensorboard.main --logdir outputs $(ARGS)
+board: setup ## show all runs in TensorBoard; another port: ARGS="--port 6007"
+	@$(BIN)/attnlab board outputs $(ARGS)
 
 notebooks: setup ## write the course and exercises to build/notebooks; SOLUTIONS=1: for teachers
 	$(BIN)/python scripts/notebooks.py build/notebooks $(if $(SOLUTIONS),--solutions)

@@ -86,6 +86,17 @@ def keep_places(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\]]+)\]\((\S+\.html#[\w-]+)\)", r'<a href="\2">\1</a>', source[0])
 
 
+def unlink_code(app: Sphinx, name: str, source: list[str]) -> None:
+    """Make a link to a Python file that is no page plain text: MyST would look for the page."""
+    folder = Path(app.srcdir, name).parent
+
+    def replaced(link: re.Match[str]) -> str:
+        page = (folder / link[2]).resolve().relative_to(Path(app.srcdir).resolve())
+        return link[0] if str(page.with_suffix("")) in app.env.found_docs else f"`{link[1]}`"
+
+    source[0] = re.sub(r"\[([^\]`]+)\]\(([^)\s:]+\.py)\)", replaced, source[0])
+
+
 def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
     """A link to an HTML page opens it; one to another file of the repository is plain text."""
     for node in list(tree.findall(addnodes.download_reference)):
@@ -128,5 +139,6 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.connect("source-read", add_menu)
     app.connect("source-read", keep_places)
+    app.connect("source-read", unlink_code)
     app.connect("doctree-resolved", link_files)
     app.connect("build-finished", copy_pages)

@@ -81,7 +81,10 @@ def picture(figure: Figure, name: str, alt: str) -> HTML:
     """
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
+        # Tight: the layout of a figure does not know the labels beside a heatmap.
+        figure.savefig(
+            drawn, format="svg", metadata={"Date": None}, bbox_inches="tight"
+        )
     if not in_notebook():
         file = Path("outputs/chapters", f"{name}.svg")
         file.parent.mkdir(parents=True, exist_ok=True)

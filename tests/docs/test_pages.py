@@ -1,12 +1,14 @@
 """Pages: links lead somewhere, printed commands work, numbers are those of the rows."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -182,3 +184,14 @@ def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
     figures = re.findall(r"^\[(outputs/chapters/\S+)\] ", done.stdout, re.MULTILINE)
     assert figures and all((tmp_path / figure).exists() for figure in figures)
     assert len(done.stdout.splitlines()) > 3 * len(figures)
+
+
+def test_the_site_makes_a_link_to_code_plain_text_and_keeps_one_to_a_chapter() -> None:
+    settings = runpy.run_path(str(ROOT / "docs/conf.py"))
+    pages = {"docs/chapters/1_equation", "experiments/one/README"}
+    app = SimpleNamespace(srcdir=ROOT, env=SimpleNamespace(found_docs=pages))
+    source = [
+        "[task.py](task.py), [1](../../docs/chapters/1_equation.py), [b](https://x.org/a.py)"
+    ]
+    settings["unlink_code"](app, "experiments/one/README", source)
+    assert source == ["`task.py`, [1](../../docs/chapters/1_equation.py), [b](https://x.org/a.py)"]

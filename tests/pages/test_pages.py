@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +38,29 @@ def test_a_head_that_sees_one_key_is_no_error() -> None:
     assert "not a number" in where_it_looks(
         View(0, nn.Identity(), torch.eye(8)[None, None] * torch.nan, torch.eye(8).bool()), 0
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.8, "mostly the character “␣” (80%)"), (0.2, "often the first character (40%")],
+)
+def test_a_symbol_that_a_head_favors_is_named(share: float, said: str) -> None:
+    labels = [*"ab cd ef gh ij kl mn op qr"]  # each third is a space
+    mask = torch.ones(len(labels), len(labels)).tril().bool()
+    spaces = torch.tensor([label == " " for label in labels])
+    weights = []
+    for row in mask:
+        # A few other keys share the rest, so that the head is not spread out.
+        of = spaces & row
+        others = (~spaces & row).nonzero().flatten()[:2]
+        pattern = torch.zeros(len(labels))
+        pattern[others] = (1 - share if of.any() else 1) / len(others)
+        if of.any():
+            pattern[of] = share / of.sum()
+        weights.append(pattern)
+    view = View(0, nn.Identity(), torch.stack(weights)[None, None], mask)
+    assert where_it_looks(view, 0, labels=labels).startswith(said)
+    assert "␣" not in where_it_looks(view, 0)
 
 
 def test_a_saturated_layer_is_named(tmp_path: Path) -> None:

@@ -166,6 +166,11 @@ def test_options_are_named_by_argparse(typed: str, tmp_path: Path) -> None:
     assert typed.strip("-").replace(" ", "=") in done.err.strip().rpartition("\n")[2]
 
 
+def test_m_among_settings_is_explained() -> None:
+    done = train_py("preset=micro", "-m", "seed=0,1")
+    assert done.code == 2 and "-m preset=micro seed=0,1" in done.err
+
+
 def test_a_compilation_needs_a_compiler(
     train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

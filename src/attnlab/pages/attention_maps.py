@@ -27,6 +27,8 @@ SHARP = 0.3  # entropy below which a whole layer of an unknown model is worth a 
 SPREAD_OUT = 0.9  # entropy above which no place stands out
 MOSTLY = 0.5  # weight on one place; more than all others together
 OFTEN = 0.25  # weight on one place that is worth its name
+FAVORED = 2.0  # times the weight that a symbol would have if all keys had equal weights
+ENOUGH = 2 * measures.MIN_KEYS  # symbols, of which half of the queries count
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def look(
         entropies = measures.entropy(view.pattern[:1], view.mask).tolist()
         mask = view.mask.cpu().numpy()
         for n in chosen_numbers("head", len(entropies), head):
-            words.append((view.layer, n, where_it_looks(view, n, unit)))
+            words.append((view.layer, n, where_it_looks(view, n, unit, labels)))
             entropy = "" if math.isnan(entropies[n]) else f"  entropy {entropies[n]:.2f}"
             titles.append(f"L{view.layer}H{n}{entropy}")
             pictures.append(maps.shades(view.pattern[0, n].cpu().numpy(), mask))
@@ -75,6 +77,8 @@ def look(
     with styled():
         figure = maps.grid(pictures, titles, labels, columns=columns)
     remarks = [*equal_heads(seen), *saturated_layers(seen, Path(target))]
+    if len(labels) < ENOUGH:
+        remarks.append(f"{len(labels)} symbols are few: a query has few keys; take a longer text")
     return Look(figure, words, remarks)
 
 
@@ -147,8 +151,11 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
             yield f"L{view.layer} is saturated ({said}): if it is untrained, check the scale"
 
 
-def where_it_looks(view: View, head: int, unit: str = "character") -> str:
-    """Describe what a head attends to; `unit` is the unit of a position."""
+def where_it_looks(
+    view: View, head: int, unit: str = "character", labels: Sequence[str] = ()
+) -> str:
+    """Describe what a head attends to; `unit` is the unit of a position, `labels` the symbol at
+    each one."""
     of = {name: float(values[head]) for name, values in by_head(view).items()}
     has_choice = bool(measures.rows_with_choice(view.mask).any())
     if not has_choice and view.pattern[:, head].isfinite().all():
@@ -161,6 +168,9 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
         f"the first {unit}": of["first_mass"],
         f"later {unit}s": of["future_mass"],
     }
+    favorite, its_mass = favorite_symbol(view, head, labels)
+    if favorite:
+        places[f"the {unit} “{favorite}”"] = its_mass
     place, mass = max(places.items(), key=lambda item: item[1])
     back = of["distance_back"]
     far = f"{abs(back):.1f} {unit}s {'back' if back >= 0 else 'ahead'} on average"
@@ -172,3 +182,22 @@ def where_it_looks(view: View, head: int, unit: str = "character") -> str:
     if mass > OFTEN:
         return f"often {place} ({mass:.0%}; {breadth})"
     return f"here and there ({breadth})"
+
+
+def favorite_symbol(view: View, head: int, labels: Sequence[str]) -> tuple[str, float]:
+    """The symbol of the text that has most of a head's weight, wherever it stands, with this
+    weight; ("", 0) if none has more than FAVORED times what equal weights would give it.
+
+    A symbol that occurs once is a position, not a symbol.
+    """
+    counted = measures.rows_with_choice(view.mask)
+    weights = view.pattern[:, head].mean(0)[counted]  # (rows, T)
+    equal = view.mask[counted] / view.mask[counted].sum(-1, keepdim=True)
+    best = ("", 0.0)
+    for symbol in dict.fromkeys(labels):
+        at = torch.tensor([label == symbol for label in labels])
+        mass = float(weights[:, at].sum(-1).mean())
+        by_chance = float(equal[:, at].sum(-1).mean())
+        if at.sum() > 1 and mass > max(best[1], FAVORED * by_chance):
+            best = (symbol.translate(maps.VISIBLE), mass)
+    return best

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -67,13 +68,16 @@ def comparison_page(comparisons: Sequence[Comparison], within: float | None = No
         typed = "\n".join(command.strip() for command in commands)
         parts.append(f"<p>{html.escape(few)}:</p><pre>{html.escape(typed)}</pre>")
     parts += [
-        scrollable(rows.to_html(na_rep="", border=0, float_format=four_digits)),
+        scrollable(breakable(rows.to_html(na_rep="", border=0, float_format=four_digits))),
         f"<p>{html.escape(LEGEND)}</p>",
         scrollable(picture_of(comparisons)),
     ]
     if len(settings):
         with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
-            parts += ["<h2>Settings that differ</h2>", scrollable(settings.to_html(border=0))]
+            parts += [
+                "<h2>Settings that differ</h2>",
+                scrollable(breakable(settings.to_html(border=0))),
+            ]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -101,6 +105,15 @@ def picture_of(comparisons: Sequence[Comparison]) -> str:
     with styled():
         picture = as_svg(draw_comparison(comparisons))
     return picture[picture.index("<svg") :]  # without XML's head
+
+
+def breakable(table: str) -> str:
+    """An HTML table whose headings may be broken after a sign, instead of within a word."""
+
+    def with_breaks(heading: re.Match[str]) -> str:
+        return re.sub(r"([_=.,/])", r"\1<wbr>", heading[0])
+
+    return re.sub(r"(?<=<th>)[^<]+", with_breaks, table)
 
 
 def scrollable(content: str) -> str:

@@ -133,14 +133,19 @@ def unreadable(override: str, message: str, words: Sequence[str]) -> str:
     return f"{override} cannot be read ({reason}); quote a text twice: '{key}=\"...\"'"
 
 
-def without_dashes(words: Sequence[str]) -> str:
-    """What to type for the first setting that was given as an option; empty if there is none."""
+def hint_on_options(words: Sequence[str]) -> str:
+    """What to type where argparse refuses the options of a command; empty if that is unknown."""
     known = {*config_groups(), *default_settings(), *SYNONYMS}
     for n, word in enumerate(words):
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name in known:
             value = value or " ".join(words[n + 1 : n + 2])
             return f"A setting has no dashes: {SYNONYMS.get(name, name)}={value}\n"
+    # argparse takes all settings from one place.
+    for option in ("-m", "--multirun"):
+        if option in words[1:-1]:
+            settings = " ".join(word for word in words if word != option)
+            return f"Put {option} before all settings: {option} {settings}\n"
     return ""
 
 

@@ -50,17 +50,20 @@ def telling_settings(settings: RunSettings, overrides: Iterable[str]) -> Setting
 
 @rank_zero_only
 def log_settings(loggers: list[Logger], told: Settings) -> None:
-    """Give the loggers the settings of a run. TensorBoard's HParams shows them beside the last
-    validation loss."""
+    """Give the loggers the settings of a run. TensorBoard shows them under HParams, and both
+    losses in one chart under Custom Scalars."""
     for logger in loggers:
         logger.log_hyperparams(told)
-        if isinstance(logger, TensorBoardLogger):  # which writes them only with a measurement
+        if isinstance(logger, TensorBoardLogger):
             from torch.utils.tensorboard.summary import hparams
 
-            measured = {SHOWN_FIRST["val/loss"]: None}  # logged at each validation
-            experiment, start, _ = hparams(told, measured)  # without the status at the end
-            for summary in (experiment, start):
-                logger.experiment.file_writer.add_summary(summary)
+            # Only the settings of this run. Where a run also says which columns there are, as
+            # `add_hparams` does, TensorBoard takes the columns of one run for all runs. Otherwise
+            # it has those of all runs, and first the settings that differ.
+            _, start, _ = hparams(told, {})
+            logger.experiment.file_writer.add_summary(start)
+            losses = ["Multiline", [*SHOWN_FIRST.values()]]
+            logger.experiment.add_custom_scalars({"Loss": {"train and validation": losses}})
 
 
 @rank_zero_only
