@@ -15,7 +15,6 @@
     <!-- table.ranking.gate_head -->...<!-- /table -->   the cells of a variant in the ranking
     <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
     <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
-    <!-- task.copy_linear -->...<!-- / -->         accuracy of one of `TASK_SETTINGS`
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -43,8 +42,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TABLE = re.compile(r"(<!-- table\.([\w.]+) -->).*?(<!-- /table -->)", re.DOTALL)
 CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
-# The models of docs/tasks.md that have one seed; `python -m scripts.task_floors` trains them.
-# Without attention:
+# The models without attention of docs/tasks.md; `python -m scripts.task_floors` trains them.
 FLOORS = ROOT / "experiments" / "ranking" / "rows-floors.jsonl"
 WITHOUT_ATTENTION = (
     *("preset=tasks", "optim.lr=3e-3", "trainer.max_steps=500", "trainer.val_check_interval=500"),
@@ -65,15 +63,6 @@ FLOOR_SETTINGS = (
 # In the table of lengths, the other models have this seed.
 LONGER = "data=induction data.symbols=128 model.learned_positions=false data.eval_lengths=[64,128]"
 SEED_OF_LONGER = 1000
-# With attention, for as many steps as the preset has:
-TASK_SETTINGS = {
-    "copy_linear": "data=copy attn=linear",
-    "copy_window": "data=copy attn=sliding_window",
-    "copy": "data=copy",
-    "induction_1": "data=induction model.n_layer=1",
-    "induction": "data=induction",
-    "mqar": "data=mqar model.smear=1",
-}
 
 
 @cache
@@ -102,8 +91,6 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return str(count_of(prediction))
     if name == "floor":
         return floor_of_longer(prediction)
-    if name == "task":
-        return in_percent(row_values(task_run(str(prediction)))["val_accuracy"])
     says, verdict, findings = judged(name)
     if prediction is None:
         return f"**{verdict}**"
@@ -139,23 +126,16 @@ def floor_run(setting: str, seed: int = 0) -> Run:
     return Run((*WITHOUT_ATTENTION, *setting.split()), seed)
 
 
-def task_run(name: str, seed: int = 0) -> Run:
-    """The run of one of `TASK_SETTINGS`."""
-    return Run(("preset=tasks", *TASK_SETTINGS[name].split()), seed)
-
-
-def single_runs() -> Iterator[Run]:
-    """All runs of one seed that docs/tasks.md needs."""
+def floor_runs() -> Iterator[Run]:
+    """All runs without attention that docs/tasks.md needs."""
     yield floor_run(LONGER, SEED_OF_LONGER)
     for setting in FLOOR_SETTINGS:
         yield floor_run(setting)
-    for name in TASK_SETTINGS:
-        yield task_run(name)
 
 
 @cache
 def row_values(run: Run) -> dict[str, Any]:
-    """The accuracies of a run of one seed; KeyError if it has no row."""
+    """The accuracies of a run without attention; KeyError if it has no row."""
     return read_rows(FLOORS)[run]["values"]
 
 

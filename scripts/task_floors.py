@@ -1,9 +1,9 @@
-"""Train the models of docs/tasks.md that have one seed, and keep their rows.
+"""Train the models without attention whose accuracies docs/tasks.md has, and keep their rows.
 
     python -m scripts.task_floors
 
 A run that has a row in experiments/ranking/rows-floors.jsonl is not repeated; one without takes
-a CPU minute or two. Rows are added to that file only in a tree without changes; otherwise they
+less than a CPU minute. Rows are added to that file only in a tree without changes; otherwise they
 go to outputs/rows-floors.jsonl. `python scripts/fill_pages.py` fills the page.
 """
 
@@ -15,10 +15,10 @@ import attnlab
 from attnlab.claims.rows import machine, open_rows
 from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import used_set
-from scripts.fill_pages import FLOORS, ROOT, single_runs
+from scripts.fill_pages import FLOORS, ROOT, floor_runs
 
 
-def train_and_measure(run: Run, commit: str) -> Row:
+def train_without_attention(run: Run, commit: str) -> Row:
     """The row of a run."""
     began = time.process_time()
     where = {"outputs": str(ROOT / "outputs"), "name": "floors", "seed": run.seed}
@@ -41,5 +41,5 @@ def train_and_measure(run: Run, commit: str) -> Row:
 if __name__ == "__main__":
     torch.set_num_threads(1)  # as the runs of claims, so that rounding has one order
     rows, at_commit = open_rows(FLOORS, ROOT / "outputs" / "rows-floors.jsonl")
-    for missing in [run for run in single_runs() if run not in rows]:
-        print(rows.add(train_and_measure(missing, at_commit)), rows[missing]["values"])
+    for missing in [run for run in floor_runs() if run not in rows]:
+        print(rows.add(train_without_attention(missing, at_commit)), rows[missing]["values"])

@@ -160,7 +160,7 @@ paragraph(
 # one. The models have the same width and the same training. Both have position embeddings, because
 # without them, attention could not know which symbol is the first.
 #
-# **Predict.** After 250 steps, which model recalls the first of 4 symbols? Of 64? Chance is 1 in 8.
+# **Predict.** After 250 steps with one seed, which model recalls the first of 4 symbols? Of 64? Chance is 1 in 8.
 
 # %% tags=["hide-input"]
 SYMBOLS = 8

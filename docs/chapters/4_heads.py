@@ -222,14 +222,14 @@ VARIANTS = {
 }
 trained = train(
     "heads",
-    f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000 "
-    "probes=none logger=none",
+    f"attn={','.join(VARIANTS)} preset=micro data=plays data.length=60000",
 )
 runs = trained.set_index("attn")
 
 # %% [markdown]
 # The table shows, for each model, the largest difference between the weights of two heads, the
-# effective number of heads (1 if all compute the same), and the similarity of their patterns.
+# effective number of heads (1 if all compute the same), the similarity of their patterns, and the validation loss
+# in nats per character.
 
 # %% tags=["remove-input"]
 corpus = plays(length=60000)

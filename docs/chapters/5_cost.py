@@ -8,7 +8,7 @@
 # Each of these 52 characters may attend to itself and to all before it: 1,378 pairs. In a text twice as long,
 # there are four times as many. Textbooks therefore say that attention is quadratic. What exactly is
 # quadratic, and what does a fused kernel such as FlashAttention change? This chapter counts
-# operations, and measures time and memory on the machine that built this page.
+# operations, and measures time and memory on one core of the machine that built this page.
 #
 # **You will learn** to
 #
@@ -71,9 +71,9 @@ def seconds(go, rounds=7):
     go()  # warm-up
     times = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.process_time()  # which other programs hardly change
         go()
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return sorted(times)[rounds // 2]
 
 
@@ -137,7 +137,7 @@ paragraph(
 # ## Time and memory
 #
 # We run forward and backward passes of two kernels, the written-out formula (`manual`) and PyTorch's fused function
-# (`sdpa`), and measure the median time and the peak memory.
+# (`sdpa`), and measure the median CPU time of seven passes, on one thread, and the peak memory.
 #
 # **Predict.** T doubles. By which factor do time and memory of each kernel grow?
 
@@ -161,7 +161,7 @@ for T in FURTHER:
     ]
     megabytes = [f"{held[name, T] / 1e6:.2f}" for name in KERNELS]
     rows.append([T, *milliseconds, *megabytes])
-table(["T", "manual, ms", "sdpa, ms", "manual, MB", "sdpa, MB"], rows)
+table(["T", "manual, CPU ms", "sdpa, CPU ms", "manual, MB", "sdpa, MB"], rows)
 
 # %% tags=["hide-input"]
 powers = {}
@@ -180,7 +180,7 @@ with styled():
             place.plot(lengths, [unit * cost[name, T] for T in lengths], "o-", color=color,
                        label=f"{name}: T^{powers[what, name]:.2f}")  # fmt: skip
     for place, label in (
-        (left, "time, ms, forward and backward"),
+        (left, "CPU time, ms, forward and backward"),
         (right, "peak memory, MB"),
     ):
         place.set_xscale("log", base=2)
@@ -203,7 +203,7 @@ paragraph(
     f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]:,}, sdpa takes "
     f"{took['sdpa', 1024] / took['manual', 1024]:.0%} of the time of the written-out kernel, and at T = "
     f"{FURTHER[-1]:,} it needs {held['sdpa', 4096] / held['manual', 4096]:.0%} of its memory. "
-    "On a busy machine, times vary, but memory does not."
+    "Times vary between machines and from run to run; memory does not."
 )
 
 # %% [markdown]

@@ -7,7 +7,7 @@
 # > Ivy: Why, the clay moans with the cruel noble prince.
 #
 # These lines come from a generated play, in which an answer repeats the noun of the question. To predict it, a head
-# must look back by more than twenty characters. This chapter trains a model with two layers of four heads on
+# must look back by about twenty characters. This chapter trains a model with two layers of four heads on
 # such plays. It then examines the heads with pictures, with numbers, and by removing each head. A pattern shows
 # what a head attends to, but only an intervention shows whether the model uses it.
 #

@@ -243,7 +243,7 @@ paragraph(
     f"three fewer bits in the mantissa predict 8. With scores 64 times as large, the error of pure bf16 is "
     f"{all_bf16[-1]:.1%} of the output's standard deviation, and {kept_bf16[-1]:.2%} with scores in fp32. "
     "An error ε in a score multiplies its exponential by exp(ε), so it is a *relative* error of the weight, and "
-    "rounding errors grow with the scores. The earlier claim `precision` tested these comparisons."
+    "rounding errors grow with the scores."
 )
 
 # %% [markdown]

@@ -155,7 +155,7 @@ table(
 # Many models alternate between cheap layers and layers that see everything. `attn=hybrid` gives layers 0, 2, 4, ... a
 # window and layers 1, 3, 5, ... all keys; `conf/attn/hybrid.yaml` lists its layers.
 #
-# **Predict.** The generated plays of chapter 6 repeat words more than 20 characters back. Order three models of two
+# **Predict.** The generated plays of chapter 6 repeat words from about 20 characters back. Order three models of two
 # layers by their loss: all keys, windows of 8, and one layer of each.
 
 # %%

@@ -123,6 +123,21 @@ def keeps_state(self: Any, x: Tensor) -> Tensor:
     return before
 
 
+def longest_so_far(self: Any, x: Tensor) -> Tensor:
+    """Scaled by the length of the longest text of all calls."""
+    self.longest = max(self.longest, x.shape[1])
+    return self.longest / 10 * x.sin()
+
+
+def kept_places(self: Any, x: Tensor) -> Tensor:
+    """Places that are made in the first call, for its length alone or, if it `grows`, again for a
+    longer one."""
+    n = x.shape[1]
+    if self.kept is None or (self.grows and len(self.kept) < n):
+        self.kept = torch.arange(n).to(x).sin()
+    return x * self.kept[:n, None]
+
+
 def expert_choice(self: Any, x: Tensor) -> Tensor:
     """An expert takes the half of the positions that it likes most."""
     chosen = self.router(x).topk(max(x.shape[1] // 2, 1), dim=1).indices
@@ -144,7 +159,15 @@ def batch_first() -> nn.Module:
     return LM(lambda layer: turned)
 
 
-ALL, PAIRS = f"every position reads all {T} positions", "pairs read ahead"
+class Rolled(LM):
+    """Inputs are mixed with those before; the first, which has none, with the last."""
+
+    def embedded(self, ids: Tensor, begin: int = 0) -> Tensor:
+        x = super().embedded(ids, begin)
+        return x + x.roll(1, 1)
+
+
+ALL, PAIRS = f"every position reads all {T} positions", "positions read later ones in"
 MASKS = [
     Row("mask turned around", masked(lambda i, j: j >= i), "later ones, never earlier"),
     Row("mask inverted, so that the last query has no key", masked(lambda i, j: j > i),
@@ -207,6 +230,18 @@ BESIDE = [
     Row("each row reads the one before", beside(lambda self, x: F.pad(x, (0, 0, 0, 0, 1, -1))),
         "row 0 of a batch", "rows_independent"),
     Row("batch and time exchanged", batch_first, "batch_first"),
+    Row("places of rows, not of time", beside(lambda self, x: self.place(torch.arange(len(x)))[
+        :, None].expand_as(x), place=lambda: nn.Embedding(64, C)), "in another row of the batch"),
+    Row("a shift that wraps around", beside(lambda self, x: x.roll(1, 1)),
+        "at position 0 only\\n[\\s\\S]*torch.roll"),
+    Row("a shift before attention wraps around", Rolled, "reads the last of 37 inputs"),
+    Row("a shift that starts with zeros", beside(lambda self, x: F.pad(x, (0, 0, 1, -1)))),
+    Row("a scale of the longest text", beside(longest_so_far, longest=lambda: 8),
+        "after a text of 37, a text of 18 gets other outputs[\\s\\S]*beside.longest"),
+    Row("places for the first text alone", beside(kept_places, kept=lambda: None,
+        grows=lambda: False), "after a text of 18, a text of 37 is refused[\\s\\S]*beside.kept"),
+    Row("places for the longest text", beside(kept_places, kept=lambda: None,
+        grows=lambda: True)),
     Row("a state between calls", lambda: LM(beside=Does(keeps_state,
         kept=nn.Buffer(torch.zeros(C)))), "earlier calls"),
     Row("noise in eval mode", beside(lambda self, x: torch.randn_like(x)), "different outputs"),
@@ -245,6 +280,7 @@ CACHES = {
     "top left in steps": "several tokens are wrong, those of one token are right",
     "off by one": "first cached step on",
     "smeared": "first cached step on",
+    "of row 0": "a row of the batch reads another row",
 }
 IDS = torch.randint(29, (4, 24), generator=torch.Generator().manual_seed(0))
 SERVING = [

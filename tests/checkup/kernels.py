@@ -48,6 +48,14 @@ def naive(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
+def grouped_with_head_0(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+    """Right, but all query heads read the first one of fewer key-value heads."""
+    if k.shape[1] < q.shape[1]:
+        k = k[:, :1]
+        v = v[:, :1]
+    return softmax(q, k, v, may)
+
+
 FAULTY: dict[str, tuple[Any, str]] = {
     "without a scale": (partial(scaled, factor=5**0.5), "not scaled"),
     "scaled twice": (partial(scaled, factor=5**-0.5), "by 1/D"),
@@ -71,6 +79,11 @@ FAULTY: dict[str, tuple[Any, str]] = {
     "spoils": (spoils, "without keys"),
     "detached": (lambda q, k, v, may: softmax(q, k.detach(), v, may), "gradient of k"),
     "tiled": (partial(grouped, tiled=True), "tiled"),
+    "head 0": (
+        lambda q, k, v, may: softmax(q, k[:, :1], v[:, :1], may),
+        r"in heads \[1, 2\] only, the keys and values of head 0 are used",
+    ),
+    "grouped, head 0": (grouped_with_head_0, "use the key-value heads .0, 0, 0, 0, 0, 0.,"),
 }
 RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     "sdpa": (lambda q, k, v, may: sdpa(q, k, v, attn_mask=may), {}),

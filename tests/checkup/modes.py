@@ -57,6 +57,8 @@ class Stateful(nn.Module):
         if document is not None and not (
             self.fault == "documents in evaluation" and self.training
         ):
+            if self.fault == "documents of row 0":
+                document = document[:1]
             may = may & (document[:, None, :, None] == document[:, None, None])
         return may
 
@@ -252,6 +254,8 @@ class Labeled(LM):
             y = logits[:, :-2].flatten(0, 1)
         if self.rule == "token 0":
             target = target.clamp(min=0)
+        if self.rule == "softmax twice":
+            y = y.softmax(-1)
         smooth = 0.1 if self.rule == "smoothed" else 0.0
         each = F.cross_entropy(y, target, reduction="none", label_smoothing=smooth)
         count = (target >= 0).sum()
@@ -390,7 +394,7 @@ def cache(name: str, window: int = 100) -> Make:
 
 
 ONES = "FGA-DIKU/BONSAI#344"
-IN_TRAINING = "only in training mode"
+IN_TRAINING = "seen in training mode"
 PREFIX = {"call": lambda model, ids: model(ids, 8), "prefix": 8}
 STATEFUL = [
     Row("everything in every state", fault(""), told="padding is not read[\\s\\S]*document"),
@@ -404,7 +408,7 @@ STATEFUL = [
     Row("a mask written into a buffer", fault("a mask in a buffer"),
         "after a call with padding on the left[\\s\\S]*changes shared"),
     Row("a mask of queries", fault("a mask of queries"),
-        "other padded tokens change[\\s\\S]*keep them out of attention"),
+        "other inputs at the padding change[\\s\\S]*keep them out of attention"),
     Row("padding opened in training", fault("padding opened in training"),
         f"with padding, .*\n{IN_TRAINING}", published="huggingface/transformers#35855"),
     Row("counts from the padding", fault("counts from the padding"),
@@ -412,6 +416,8 @@ STATEFUL = [
         published="TransformerLensOrg/TransformerLens#1609"),
     Row("documents apart in evaluation only", fault("documents in evaluation"),
         f"across the borders.*\n{IN_TRAINING}", published="hiyouga/LlamaFactory#4224"),
+    Row("documents of row 0", fault("documents of row 0"),
+        "the documents of row 0 of a batch change the outputs of row 1"),
     Row("decay of padding", lambda: Decays("forgets"), "with padding, between",
         published="fla-org/flash-linear-attention#1272"),
     Row("decay of tokens alone", Decays),
@@ -421,14 +427,14 @@ STATEFUL = [
     Row("scores capped in training, fresh weights", fault("capped in training, fresh"),
         "with larger weights[\\s\\S]*self.training"),
     Row("a shift between calls", lambda: Remembers(True),
-        "in training mode outputs depend on the inputs of earlier calls[\\s\\S]*kept",
+        "in training mode, outputs depend on the inputs of earlier calls[\\s\\S]*kept",
         published="ooples/AiDotNet#1557"),
     Row("a shift within calls", lambda: Remembers(False)),
     Row("a counter of calls", lambda: Remembers(False, True), "differ from those in evaluation"),
     Row("other dropout when it is computed again", lambda: Checkpointed(False),
-        "without dropout the gradient is right", published="allenai/OLMo-core#828"),
+        "without dropout they are right", published="allenai/OLMo-core#828"),
     Row("the same dropout when it is computed again", lambda: Checkpointed(True)),
-    Row("detached values", Detached, "the slope of the outputs is"),
+    Row("detached values", Detached, "gradients of the weights are wrong"),
     Row("tiny embeddings before a norm", TinyEmbedding),
     Row("an embedding with a row for padding", padding_row),
     Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
@@ -436,7 +442,7 @@ STATEFUL = [
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),
     Row("angles in bf16", lambda: Angles(False), "from position", "precision_kept",
         published="KellerJordan/modded-nanogpt#39"),
-    Row("places counted in bf16", lambda: Counted(False), "only with attention_mask of ones",
+    Row("places counted in bf16", lambda: Counted(False), "seen .*with attention_mask of ones",
         "precision_kept"),
     Row("places counted as integers", lambda: Counted(True), "", "precision_kept"),
     Row("angles in fp32", lambda: Angles(True), "", "precision_kept"),
@@ -446,8 +452,9 @@ STATEFUL = [
         f"labels of -100 are not ignored.*\n{IN_TRAINING}"),
     Row("ignored labels are token 0", loss("token 0"), "trained as token 0",
         published="huggingface/trl#1625"),
+    Row("a softmax before the loss", loss("softmax twice"), "the softmax is applied twice"),
     Row("smoothing of ignored labels", loss("smoothed everywhere"),
-        "ignored labels have a gradient"),
+        "labels of -100 are not ignored: the loss has a gradient"),
     Row("smoothing of other labels", loss("smoothed"), told="-100 count neither"),
     Row("labels unshifted in training", loss("unshifted in training"),
         f"targets are not shifted[\\s\\S]*{IN_TRAINING}"),
@@ -470,7 +477,7 @@ STATEFUL = [
     Row("a cache under another name", cache(""), told="gives the outputs of one pass"),
     Row("positions restart", cache("restarts"), "from the first cached step on"),
     Row("a cap that steps of one leave out", cache("uncapped steps"),
-        "only in evaluation mode, with larger weights[\\s\\S]*steps of one token are wrong"),
+        "seen in evaluation mode, with larger weights[\\s\\S]*steps of one token are wrong"),
     Row("positions restart in training", cache("restarts in training"), "in training mode"),
     Row("no bias in steps of one", cache("no bias in steps of one"),
         "steps of one token are wrong, those of several are right",
@@ -480,7 +487,7 @@ STATEFUL = [
         "the first cached step is right, the second is not",
         published="ggml-org/llama.cpp#11445"),
     Row("the window of the first row", cache("window of the first row", 6),
-        "steps of several tokens are wrong, those of one[\\s\\S]*one pass does not",
+        "steps of several tokens are wrong, those of one[\\s\\S]*which one pass does not",
         published="pytorch/executorch#21857"),
     Row("a window in steps", cache("", 6)),
     Row("only keys are reordered", cache("keys are reordered alone"), "rows in another order",

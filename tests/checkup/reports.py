@@ -450,7 +450,7 @@ ASKED = {"call": lambda model, ids: model(ids, output_attentions=True)}
 LOSS = {"loss": lambda model, ids: model(ids, labels=ids)["loss"]}
 NUMBERED = {"call": lambda model, ids, number: model(ids, number)}
 NAMED = {"call": lambda model, ids, real: model(ids, None, real)}
-MEAN, PAIRS = "mean, norm or filter", "not in every sequence|scores that are finite"
+MEAN, PAIRS = "mean, norm or filter", "not in every sequence|finite blocked scores"
 HYBRID, LATE = cached(Decay, places=False), cached(Window, "late")
 NTK, FIXED = cached(Rotary, "dynamic"), cached(Rotary, places=False)
 REPORTED = [
@@ -475,10 +475,11 @@ REPORTED = [
         ("chunks of 256 in 512", mixers(Chunks, 256, True, length=512), "in a sequence of 512"),
         ("chunks of 128 in 300", mixers(Chunks, 128, True, length=300), "in a sequence of 300")),
     *rows("huggingface/transformers#47087", "cache_equal",
-        ("padding in the first step only", cached(Decay, "first"), "only with padding", PADDED),
+        ("padding in the first step only", cached(Decay, "first"),
+            "only with padding\n.*reads padding", PADDED),
         ("padding in every step", cached(Decay), "", PADDED)),
     *rows("huggingface/transformers#47087", "padding_ignored",
-        ("padding never left out", cached(Decay, ""), "other padded tokens change", NAMED),
+        ("padding never left out", cached(Decay, ""), "other inputs at the padding change", NAMED),
         ("padding left out", cached(Decay), "", NAMED)),
     *rows("huggingface/transformers#25104", "causal",
         ("base by length, 64", NTK, "inputs alone give other outputs"),

@@ -195,6 +195,8 @@ class Served(nn.Module):
         q, k, v = self.qkv(x).chunk(3, -1)
         if past_key_values is not None and fault != "forgets":
             k, v = (torch.cat(pair, 1) for pair in zip(past_key_values, (k, v), strict=True))
+        if fault == "of row 0" and begin:
+            k = k[:1].expand_as(k)
         S = k.shape[1]
         may = tril(S)[S - n :]
         if fault == "top left" or (fault == "top left in steps" and n > 1):

@@ -62,7 +62,7 @@ SIZES = "--vocab-size 11 --block-size 9"
 )
 def test_a_target_is_examined(file: str, target: str, code: int, words: str) -> None:
     done = attnlab("checkup", *target.split())
-    assert done.code == code and words in done.out, done
+    assert done.code == code and words in " ".join(done.out.split()), done
 
 
 @pytest.mark.parametrize(

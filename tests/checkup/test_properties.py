@@ -211,7 +211,8 @@ def test_a_report_says_all_and_ends_with_the_first_of_the_faults() -> None:
     assert told["exit_code"] == 1 and told["not_tried"] == list(faulty.missing)
     for result, row in zip(faulty.results, told["results"], strict=True):
         assert (row["property"], row["status"]) == (result.check, result.status)
-        assert row["message"] in str(faulty).replace("\n" + " " * 32, "\n")
+        assert " ".join(row["message"].split()) in " ".join(str(faulty).split())
+    assert max(map(len, str(faulty).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("sample", [None, torch.randn(4, 37, C)], ids=["ids", "vectors"])

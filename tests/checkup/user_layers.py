@@ -143,6 +143,14 @@ class Restarts(SelfAttention):
         return super().merge(mixed / place, x, v)
 
 
+class OfItsRow(SelfAttention):
+    """Scales each text by its place in the batch."""
+
+    def merge(self, mixed: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        row = torch.arange(1, 1 + len(x)).to(mixed)
+        return super().merge(mixed * row[:, None, None, None], x, v)
+
+
 class EmptyRows(SelfAttention):
     """Its mask leaves query 0 without keys."""
 
@@ -208,6 +216,7 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "Neighbor of 2": (partial(Neighbor, back=2), "which does not depend on it"),
     "WithoutPattern ahead": (partial(WithoutPattern, back=-1), "comes later"),
     "Restarts": (Restarts, "alone give other outputs"),
+    "OfItsRow": (OfItsRow, "in another row of the batch"),
     "fill_all": (own(kernel=KERNELS["fill_all"]), "which its mask blocks"),
     "dropped": (own(kernel=KERNELS["dropped"]), "in training mode"),
     "with_gradients": (own(kernel=KERNELS["with_gradients"]), "in training mode"),

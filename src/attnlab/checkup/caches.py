@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
 from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
-from .states import EVALUATION, TRAINING, State, Weights
+from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation
 from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
@@ -25,10 +25,8 @@ from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
 DecodingStep = Callable[[Own, Tensor, Own], tuple[object, Own]]
 PaddedStep = Callable[[Own, Tensor, Own, Tensor], tuple[object, Own]]
 AnyStep = Callable[..., tuple[object, Own]]  # one of the two
-PREFILL = 12
-SHORT_PREFILL = 6  # of a slow model
-LONG_DECODED = 32  # the longest text that a slow model decodes
 SEVERAL = 3  # tokens of a step of several
+OTHER_ROWS = "in a wrong step, a row of the batch reads another row"
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
 CACHE_STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
@@ -196,9 +194,20 @@ class Wrong:
         plain = self.plan.real is None and not self.plan.turned
         return late and self.size > 1 and plain and isfinite(self.change)
 
+    @property
+    def plan_up_to_it(self) -> StepPlan:
+        """The steps up to this one."""
+        return replace(self.plan, sizes=self.plan.sizes[: self.number + 1])
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether nothing can be said of what it reads."""
+        return self.chance or not isfinite(self.change)
+
     def __str__(self) -> str:
-        step = f"a step of {self.size}, by {self.change:.2g} of the std"
-        return f"{self.plan.name}: first at position {self.begin} ({step})"
+        step = f"in a step of {self.size} tokens, " if self.size > 1 else ""
+        by = f"by {self.change:.2g} of the std"
+        return f"{self.plan.name}: wrong from position {self.begin} on, {step}{by}"
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,7 @@ class Reads:
     cached: Tensor
     one_pass: Tensor
     tolerance: float  # what rounding moves
+    padding: tuple[int, ...] = ()  # the inputs that are padding
 
     def reads_ahead(self) -> bool:
         """Whether an output reads later tokens of its own step."""
@@ -234,12 +244,7 @@ class Reads:
         return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
 
 
-def prefill_of(tried: Subject) -> int:
-    """The tokens of the first step, before steps with a cache."""
-    return SHORT_PREFILL if tried.slow else PREFILL
-
-
-def step_plans(T: int, prefill: int = PREFILL) -> list[StepPlan]:
+def step_plans(T: int, prefill: int) -> list[StepPlan]:
     """The ways to step that are tried."""
     short = min(T, 2 * prefill)
     prefill = min(prefill, short - 1)
@@ -309,6 +314,12 @@ class Decoding:
     padded_step: PaddedStep | None
     only_padded: bool = False
 
+    def step_of(self, plan: StepPlan) -> AnyStep:
+        """The step that a plan takes: with a mask if it has padding."""
+        if plan.real is not None and self.padded_step is not None:
+            return self.padded_step
+        return self.step
+
 
 def _in_some_precision(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
     """`_check_cache` in the best precision or, if no step works there, in the model's own: some
@@ -334,7 +345,8 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     excused: set[str] = set()  # names of plans
     rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
-        if decoding.only_padded and (state.training or (tried.slow and state != EVALUATION)):
+        beside_evaluation = state != EVALUATION and not tried.effort.every_state
+        if decoding.only_padded and (state.training or beside_evaluation):
             continue
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
@@ -372,32 +384,33 @@ def _check_state(
         if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
             raise CannotCheck("outputs are not finite in this precision")
         plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
-        _raise_unless_ring(without_graph, decoding.step, plans)
+        _raise_unless_ring(without_graph, decoding, plans)
     return plans
 
 
 def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
     """The plans that are tried in the state of a subject."""
-    prefill = prefill_of(tried)
-    plans = step_plans(tried.length, prefill)
+    effort = tried.effort
+    plans = step_plans(tried.length, effort.prefill)
     every: list[StepPlan] = []
     if not decoding.only_padded:
         every = plans
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
-        if tried.slow:
-            every[0] = replace(every[0], sizes=every[0].sizes[:SEVERAL])
-            T = min(tried.length, LONG_DECODED)
+        every[0] = replace(every[0], sizes=every[0].sizes[: effort.single_steps])
+        if effort.mixed_up_to:
+            T = min(tried.length, effort.mixed_up_to)
             steps = (1, SEVERAL, 1)
             every.append(StepPlan(f"up to {T}", (max(1, T - sum(steps)), *steps)))
-        if tried.state.training or (tried.slow and tried.state != EVALUATION):
+        beside_evaluation = tried.state != EVALUATION and not effort.every_state
+        if tried.state.training or beside_evaluation:
             return every[1:2]
         if can_reorder(tried, decoding.step):
-            turned = (prefill // 2,) + (1,) * (2 if tried.slow else 5)
+            turned = (effort.prefill // 2,) + (1,) * effort.steps_reordered
             every.append(StepPlan("rows in another order", turned, turned=True))
     if decoding.padded_step is not None:
         padded = padded_step_plans(plans[1:3], tried.rows)
-        every += padded[-2:] if tried.slow else padded
+        every += padded[-effort.plans_padded :]
     return every
 
 
@@ -405,11 +418,8 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     """The first wrong step of each plan; CannotCheck if the model refuses them all."""
     plans = PlansTried()
     for plan in _plans_for(tried, decoding):
-        run: AnyStep = decoding.step
-        if plan.real is not None and decoding.padded_step is not None:
-            run = decoding.padded_step
         try:
-            wrong = first_wrong_step(tried, run, plan, plans.rounded)
+            wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded)
         except REFUSALS as error:
             plans.refused.append(f"{plan.name}, which is refused ({in_one_line(error)})")
             continue
@@ -421,14 +431,14 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     return plans
 
 
-def _raise_unless_ring(tried: Subject, step: DecodingStep, plans: PlansTried) -> None:
+def _raise_unless_ring(tried: Subject, decoding: Decoding, plans: PlansTried) -> None:
     """CheckFailed, unless each wrong step only misses what a ring of the size of a window has no
     room for."""
     __tracebackhide__ = True
     faulty: list[Wrong] = []
     reads: list[Reads] = []  # of the faulty ones, where it is known
     for wrong in plans.wrong:
-        read = _what_is_read(tried, step, wrong)
+        read = _what_is_read(tried, decoding.step_of(wrong.plan), wrong)
         if wrong.late and read is not None and read.is_less_alone:
             continue  # as in such a ring
         faulty.append(wrong)
@@ -436,30 +446,41 @@ def _raise_unless_ring(tried: Subject, step: DecodingStep, plans: PlansTried) ->
             reads.append(read)
     if not faulty:
         return
-    where = "" if tried.state == EVALUATION else f", only {tried.state}"
+    rows_mix = any(_reads_another_row(tried, decoding.step, wrong) for wrong in faulty[:1])
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     raise CheckFailed(
-        f"with the cache the outputs differ in {ways}{where}",
-        *map(str, faulty[:2]),
-        f"and {len(faulty) - 2} more ways" if len(faulty) > 2 else "",
+        f"decoding with the cache gives other outputs than one pass, in {ways}",
+        beside_evaluation(tried.state),
+        *_some_ways(faulty),
         which_steps_are_wrong(plans.ran, faulty),
-        what_wrong_steps_read(reads),
+        OTHER_ROWS if rows_mix else what_wrong_steps_read(reads),
         state=str(tried.state),
     )
+
+
+def _some_ways(faulty: list[Wrong]) -> list[str]:
+    """A line for each of two ways, and how many more there are."""
+    lines = [str(wrong) for wrong in faulty[:2]]
+    if len(faulty) > 2:
+        lines[-1] += f"; {len(faulty) - 2} more"
+    return lines
 
 
 def what_wrong_steps_read(known: list[Reads]) -> str:
     """What one of the wrong steps reads: ahead, more or less than one pass, if one does."""
     for reads in known:
         if reads.reads_ahead():
-            return "one reads its own later tokens"
+            return "a wrong step reads its own later tokens"
     for reads in known:
-        if more := reads.only_cached():
-            return f"one reads {in_words('input', more)}, which one pass does not read there"
+        more = reads.only_cached()
+        if more and set(more) <= set(reads.padding):
+            return f"a wrong step reads padding: {in_words('input', more)}"
+        if more:
+            return f"a wrong step reads {in_words('input', more)}, which one pass does not"
     for reads in known:
         if less := reads.only_one_pass():
-            return f"one does not read {in_words('input', less)}, which one pass reads there"
-    return "they read the inputs that one pass reads, with other weights" if known else ""
+            return f"a wrong step does not read {in_words('input', less)}, which one pass does"
+    return "wrong steps read the inputs that one pass reads, but not by as much" if known else ""
 
 
 def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
@@ -469,7 +490,7 @@ def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
     if all(wrong.plan.turned for wrong in faulty):
         return "only with rows in another order: a part of the cache is not reordered"
     if all(wrong.plan.real is not None for wrong in faulty):
-        return "only with padding: apply the mask in every step, to its own tokens"
+        return "only with padding"
     wrong_of = {wrong.plan.name: wrong for wrong in faulty}
     right_sizes: set[int] = set()  # of cached steps before the first wrong one
     for plan in plans:
@@ -595,14 +616,14 @@ def first_wrong_step(
     return Wrong(plan, number, changes[number])
 
 
-def _what_is_read(tried: Subject, step: DecodingStep, wrong: Wrong) -> Reads | None:
-    """What the wrong step reads, by changing one input at a time; None with padding."""
-    plan = replace(wrong.plan, sizes=wrong.plan.sizes[: wrong.number + 1])
-    unclear = wrong.chance or not isfinite(wrong.change)
-    if plan.real is not None or plan.turned or unclear:
+def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
+    """What the wrong step reads, by changing one input at a time; None if it is not clear."""
+    plan = wrong.plan_up_to_it
+    if plan.turned or wrong.is_unclear:
         return None
     begin = wrong.begin
     end = begin + wrong.size
+    real = None if plan.real is None else plan.real[-1:]  # of the row with padding
     (x,) = tried.draw(1, end)
     places = list(range(end)) if end <= MOST_READ else [*range(16), *range(end - 80, end)]
     one = torch.eye(end, dtype=torch.bool)[places]
@@ -612,18 +633,50 @@ def _what_is_read(tried: Subject, step: DecodingStep, wrong: Wrong) -> Reads | N
         parts = []
         for some in _with_first(x, new, max(2, tried.rows)):
             y = run(some)[:, begin:]
-            parts.append((y[1:] - y[:1]).abs().amax(-1))
+            change = (y[1:] - y[:1]).abs().amax(-1)
+            parts.append(change if real is None else change * real[:, begin:end])
         sizes = torch.cat(parts)  # (N, n)
         reads = torch.zeros(end, end - begin, dtype=torch.float64)
         reads[places] = sizes / (float(sizes.max()) or 1.0)
         return reads
 
+    def stepwise(ids: Tensor) -> Tensor:
+        return decoded(tried, step, ids, _for_rows(plan, len(ids)))
+
+    def at_once(ids: Tensor) -> Tensor:
+        """In a call without a cache; with padding, in one step of all tokens."""
+        if real is None:
+            return tried(ids)
+        return decoded(tried, step, ids, _for_rows(replace(plan, sizes=(end,)), len(ids)))
+
+    tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, IS_READ)
+    padding = () if real is None else tuple((~real[0, :end]).nonzero().flatten().tolist())
     try:
-        cached = moved(lambda ids: decoded(tried, step, ids, plan))
-        tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, IS_READ)
-        return Reads(begin, cached, moved(tried), tolerance)
+        return Reads(begin, moved(stepwise), moved(at_once), tolerance, padding)
     except REFUSALS:
         return None
+
+
+def _for_rows(plan: StepPlan, rows: int) -> StepPlan:
+    """A plan for so many rows, all padded as its last one."""
+    return plan if plan.real is None else replace(plan, real=plan.real[-1:].expand(rows, -1))
+
+
+def _reads_another_row(tried: Subject, step: DecodingStep, wrong: Wrong) -> bool:
+    """Whether outputs of the wrong step depend on another row of the batch."""
+    plan = wrong.plan_up_to_it
+    if tried.rows < 2 or plan.turned or plan.real is not None or wrong.is_unclear:
+        return False
+    x = tried.draw(2, wrong.begin + wrong.size)
+    whole = decoded(tried, step, x, plan)
+    limit = max(1e-6, tried.tolerance) * float(whole.std())
+    for row in (0, 1):
+        new = x.clone()
+        new[row] = tried.other(x)[row]
+        moved = decoded(tried, step, new, plan)[1 - row] - whole[1 - row]
+        if float(moved[wrong.begin :].abs().max()) > limit:
+            return True
+    return False
 
 
 def _with_first(x: Tensor, new: Tensor, rows: int) -> Iterator[Tensor]:
@@ -638,7 +691,7 @@ def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheSt
     places = [name for name in PLACES if name in takes]
     if not places:
         return step
-    plan = step_plans(tried.length, prefill_of(tried))[1]
+    plan = step_plans(tried.length, tried.effort.prefill)[1]
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

@@ -18,9 +18,8 @@ from .leaks import (
     record_modules,
 )
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State, Weights, changed
+from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation, changed
 from .subject import (
-    DENSE,
     MOST_IDS,
     UNDECLARED,
     Calm,
@@ -93,7 +92,9 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     for state in causal_states(tried):
         with tried.put(state) as there:
             try:
-                require_causal(steady(there), dense)
+                refused = require_causal(steady(there), dense)
+                if state == EVALUATION:
+                    not_tried += refused
             except (CheckFailed, CannotCheck) as failed:
                 if state == EVALUATION or isinstance(failed, CheckFailed):
                     raise
@@ -109,9 +110,12 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     if tried.length > dense:
         n = len(_affordable_cuts(tried, tried.length, dense))
         said += f", and {n} places in sequences of {tried.length}"
-        not_tried.append(f"each single pair beyond {dense} (dense={tried.length} finds any)")
+        not_tried.append(
+            f"each single pair of positions beyond {dense} (assert_causal with "
+            f"dense={tried.length} tries all)"
+        )
     if not tried.sample.is_floating_point() and len(tried.pool) > MOST_IDS:
-        not_tried.append(f"each single id, of {len(tried.pool)}")
+        not_tried.append(f"each single id, for {len(tried.pool)} ids are used")
     if not tried.declared:
         not_tried.append(
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
@@ -134,13 +138,14 @@ def steady(tried: Subject) -> Subject:
     """The subject, called so that the same inputs give the same outputs: with a random seed and
     row by row where there is chance or rows mix, and restored where calls leave something behind;
     CannotCheck if outputs still differ."""
-    rows = 1 if tried.slow and not tried.exact else 2
+    rows = 2 if tried.exact else tried.effort.rows
     x = tried.draw(rows, tried.usual_length)
     more = tried.draw(rows, tried.usual_length)
     known: dict[tuple[State, torch.dtype | None], Calm] = {}
     if tried.shared is not None:
         known = tried.shared.calm
-    key = (State(training=tried.state.training) if tried.slow else tried.state, tried.best)
+    same_as = tried.state if tried.effort.every_state else State(training=tried.state.training)
+    key = (same_as, tried.best)
     if key not in known:
         calm = _calmed(tried, x, more)
         known[key] = Calm(calm.rows, calm.seeded, calm.restored)
@@ -151,7 +156,7 @@ def steady(tried: Subject) -> Subject:
 def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
     """`steady`, seen from two batches of inputs."""
     first = tried(x)
-    if not tried.slow:
+    if tried.effort.every_state:
         tried(more)
     beside_others = tried(torch.cat([x, more]))[: len(x)]
     chance = tried.draws_numbers(x)  # outputs may be the same by chance
@@ -174,21 +179,24 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return relative(a, b) <= 1e-5
 
 
-def require_causal(tried: Subject, dense: int) -> None:
-    """Look for a leak in the present state of the model; CheckFailed if there is one."""
+def require_causal(tried: Subject, dense: int) -> list[str]:
+    """Look for a leak in the present state of the model; CheckFailed if there is one. What the
+    model refuses is returned, for the report."""
     __tracebackhide__ = True
     for T, cuts in _scans(tried, dense):
         _raise(tried, first_leak(tried, T, cuts))
     if tried.state.given:
-        return
+        return []
     few_ids = not tried.sample.is_floating_point() and len(tried.pool) <= MOST_IDS
     if few_ids and tried.state == EVALUATION:
         T = tried.fitting(max(12, 2 * tried.prefix))
         _raise(tried, _leak_of_an_id(tried, T))
+    refused: list[str] = []
     if not tried.seeded:  # chance is another one at another length
-        check_prefixes(tried)
+        refused = check_prefixes(tried)
     if not tried.state.own_dtype:
         _gradients_switched(tried, dense)
+    return refused
 
 
 def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
@@ -196,16 +204,13 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     wrong, is scanned twice, and some more sequences are cut at their beginning."""
     if tried.state.given:
         T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
-        return [(T, _affordable_cuts(tried, T, dense)[:: 2 if tried.slow else 1])]
-    large = tried.dense < min(tried.length, DENSE)
+        return [(T, _affordable_cuts(tried, T, dense)[:: tried.effort.every_nth_cut_with_given])]
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
-    if tried.length > dense and (tried.state == EVALUATION or not large):
+    if tried.length > dense and (tried.state == EVALUATION or tried.effort.long_in_every_state):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
         first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
-        scans = scans * (1 if large else 2) + [(dense, first)] * (2 if large else 8)
-        if tried.slow:
-            scans.pop()
+        scans = scans * tried.effort.scans + [(dense, first)] * tried.effort.beginnings
     return [(T, cuts) for T, cuts in scans if cuts]
 
 
@@ -221,9 +226,8 @@ def _raise(tried: Subject, leak: "Leak | None") -> None:
     if leak is None:
         return
     description, map_ = leak_in_words(tried, leak)
-    where = "" if tried.state == EVALUATION else f"only {tried.state}"
     raise CheckFailed(
-        description.what, where, description.place, description.look,
+        description.what, beside_evaluation(tried.state), description.place, description.look,
         map=map_, state=str(tried.state),
     )  # fmt: skip
 
@@ -235,7 +239,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     rows = tried.batch(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     other = replace(tried, state=state, rows=rows)
-    x = tried.draw(2 if tried.slow else 4, tried.usual_length)
+    x = tried.draw(tried.effort.rows_switched, tried.usual_length)
     change = relative(other(x), tried(x))
     limit = max(1e-3, 10 * tried.tolerance)
     if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
@@ -245,7 +249,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     if not tried.state.grad:
         raise CheckFailed(
             f"outputs with gradients differ from those without, by {change:.2g} of the std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(state),
         )
 
@@ -326,7 +330,7 @@ def _worst(
             raise CannotCheck("outputs are NaN or infinite; see padding")
         raise CheckFailed(
             f"outputs are NaN or infinite in sequences of {T}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(tried.state),
         )
     later = torch.arange(T) >= torch.tensor(cuts)[:, None]  # (N, T)
@@ -357,19 +361,22 @@ def judged_positions(tried: Subject, T: int) -> Tensor:
     return tried.optional[tried.state.given].judged(T)
 
 
-def check_prefixes(tried: Subject) -> None:
-    """Require of every prefix that it gets the same outputs alone, or CheckFailed."""
+def check_prefixes(tried: Subject) -> list[str]:
+    """Require of every prefix that it gets the same outputs alone, or CheckFailed; what the model
+    refuses, for the report."""
     __tracebackhide__ = True
     L = tried.usual_length
-    x = tried.draw(1 if tried.slow else 2, L)
+    x = tried.draw(tried.effort.rows_of_prefixes, L)
     whole = tried(x)
     lengths = {1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1}
-    if tried.slow and tried.state != EVALUATION:
+    if tried.state != EVALUATION and not tried.effort.every_state:
         lengths = {1, L // 2}
 
     def difference(n: int) -> Tensor:
         return tried(x[:, :n]) - tried(x)[:, :n]
 
+    refused: list[int] = []
+    why = ""
     for n in sorted(lengths & set(range(1, L))):
         if n < tried.prefix:
             continue
@@ -377,14 +384,19 @@ def check_prefixes(tried: Subject) -> None:
             change = relative(tried(x[:, :n]), whole[:, :n])
             if change <= 1e-3 or is_rounding(tried, partial(difference, n)):
                 continue
-        except REFUSALS:  # a model of one length, or of multiples of one
+        except REFUSALS as error:  # a model of one length, or of multiples of one
+            refused.append(n)
+            why = why or in_one_line(error)
             continue
         raise CheckFailed(
             f"the first {n} of {L} inputs alone give other outputs, by {change:.2g} of their std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             "look for positions, a mask, its fill or a statistic that depend on the length",
             state=str(tried.state),
         )
+    if not refused:
+        return []
+    return [f"texts of {', '.join(map(str, refused))} inputs, which are refused ({why})"]
 
 
 def dependence(tried: Subject, xs: Tensor) -> Tensor:
@@ -450,11 +462,11 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         # With huge weights rounding alone makes outputs differ, so it is called as with its own.
         there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
         T = there.fitting(min(max(32, 2 * tried.prefix), tried.dense))
-        if not bool(there(there.draw(1 if tried.slow else 4, T)).isfinite().all()):
+        if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.
         cuts = [cut for cut in (1, 2, 3, T // 2) if cut >= tried.prefix]
-        for _ in range(3 if tried.slow else 8):
+        for _ in range(tried.effort.texts_enlarged):
             if leak := first_leak(there, T, cuts):
                 raise CheckFailed(
                     f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
@@ -501,7 +513,7 @@ def check_past_used(tried: Subject) -> Passed:
     blind = int((~reads.diagonal(-1)).sum())
     if blind > T // 2:
         remarks.append(f"{blind} of {T} positions never read the one before")
-    said = f"outputs depend on inputs up to {furthest} before"
+    said = f"outputs depend on inputs up to {furthest} positions back"
     return Passed(said, tuple(remarks), tuple(map(str, states)))
 
 

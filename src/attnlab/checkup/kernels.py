@@ -62,6 +62,9 @@ def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]
     for fill in FILLS:
         said = f"blocked scores are {fill:g}, which scores can exceed"
         wrong[said] = attention(mask, fill=fill)
+    if k.shape[1] > 1:
+        first = reference(q, k[:, :1], v[:, :1], mask)
+        wrong["the keys and values of head 0 are used"] = first
     wrong["queries and keys are exchanged"] = reference(k, q, v, mask)
     wrong["keys are averaged instead of values"] = reference(q, k, k, mask)
     return wrong
@@ -163,5 +166,20 @@ def _grouped(kernel: GivenKernel, v: Tensor, mask: Tensor, rng: torch.Generator)
     if error_of(y, reference(q, k[:, tiled], v[:, tiled], mask)) <= 1e-4:
         raise CheckFailed("query head h uses key-value head h mod H_kv: tiled, not repeated")
     if error_of(y, reference(q, k[:, repeated], v[:, repeated], mask)) > 1e-4:
-        raise CheckFailed("grouped key-value heads give a wrong output")
+        used = [_head_used(y[:, h], q[:, h : h + 1], k[:, :H], v, mask) for h in range(2 * H)]
+        if None in used:
+            raise CheckFailed("grouped key-value heads give a wrong output")
+        raise CheckFailed(
+            f"query heads 0 to {2 * H - 1} use the key-value heads {used}, not {repeated.tolist()}"
+        )
     return ", also with grouped heads"
+
+
+def _head_used(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> int | None:
+    """The key-value head of k and v (B, H, T, D) that gives the output y (B, T, D) of one query
+    head (B, 1, T, D); None if none does."""
+    outputs = reference(q, k, v, mask)
+    for head in range(k.shape[1]):
+        if error_of(y, outputs[:, head]) <= 1e-4:
+            return head
+    return None

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from .calls import module_of, named_tensors
-from .outcomes import REFUSALS
+from .outcomes import REFUSALS, in_words
 from .subject import Subject, relative
 
 SHAPES = (
-    "look for masks, windows and blocks of another shape, blocked scores that are finite, and a "
-    "choice, a convolution or a statistic over time"
+    "look for a mask, a window or blocks of another shape, finite blocked scores, heads that are "
+    "split or merged without a transpose, or a choice or statistic over time"
 )
+FEW = 4  # positions at an end of a sequence
 
 
 class Description(NamedTuple):
@@ -43,9 +44,17 @@ def explain_map(reads: Tensor) -> Description | None:
     if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
         return Description(f"every position reads all {T} positions", "", f"look for {look}")
+    if not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
+        what = f"every position reads the last of {T} inputs"
+        return Description(what, "", "look for torch.roll, which wraps around, or an index of -1")
+    if T > 2 * FEW and not ahead[FEW:].any():
+        readers = ahead.any(1).nonzero().flatten().tolist()
+        what = f"later inputs are read at {in_words('position', readers)} only"
+        look = "look for torch.roll, which wraps around, or a query whose keys are all blocked"
+        return Description(what, "", look)
     furthest = int(distance[ahead].max())
     if torch.equal(ahead, future & (distance <= furthest)):
-        look = "look for a mask's diagonal that is off, a convolution, or a shift"
+        look = "look for a mask's diagonal that is off, a window, a convolution, or a shift"
         return Description(f"position t reads up to t + {furthest}", "", look)
     for size in range(2, T // 2 + 1):
         block = i // size
@@ -54,7 +63,7 @@ def explain_map(reads: Tensor) -> Description | None:
             return Description(what, "", SHAPES)
     pairs = ahead.nonzero().tolist()
     some = "; ".join(f"{t} reads {j}" for t, j in pairs[:6])
-    what = f"{len(pairs)} of {int(future.sum())} pairs read ahead ({some})"
+    what = f"positions read later ones in {len(pairs)} of {int(future.sum())} pairs ({some})"
     return Description(what, "", SHAPES)
 
 

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
-from .states import EVALUATION, TRAINING, State, seed_all
+from .states import EVALUATION, TRAINING, State, beside_evaluation, seed_all
 from .subject import Sizes, Subject, prepared
 
 Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
@@ -20,10 +20,12 @@ LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B
 LOSS_MODES = (EVALUATION, TRAINING)
 LIKE_OTHERS = 0.02  # a label that counts by a smaller share more or less counts like others
 IGNORED_LABEL = -100
+NEXT_TOKENS = "targets are the next tokens"
+# By how many positions targets are shifted, and what is wrong with it.
 _WRONG = {
-    -1: "targets are shifted backwards",
     0: "targets are not shifted, so the model copies its input",
-    2: "targets are shifted twice",
+    2: "targets are shifted twice, so the model skips a token",
+    -1: "targets are shifted backwards, so the model learns the token before",
 }
 
 
@@ -116,15 +118,19 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
     slope_of_logits = _slope_by_logits(value, logits)
     if slope_of_logits is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
-    try:
-        told = [assert_targets_shifted(ids, _lowest(slope_of_logits))]
-        if ids_are_labels:
-            _require_end_ignored(ids, slope_of_logits)
-    except CheckFailed as failed:
-        training = tried.state.training  # after evaluation mode, in which targets are right
-        where = f"only {tried.state}" if training else ""
-        grave = failed.grave or training
-        raise CheckFailed(str(failed), where, grave=grave, state=str(tried.state)) from None
+    training = tried.state.training  # after evaluation mode, in which targets are right
+    where = beside_evaluation(TRAINING) if training else ""
+    shift = _shift_of(ids, _lowest(slope_of_logits))
+    if shift != 1:
+        may_be_meant = shift == 0 and not training
+        look = "the logits at t must be compared with token t + 1"
+        if may_be_meant and ids_are_labels:
+            look += ", unless the caller shifts the labels"
+        said = _shift_in_words(shift)
+        raise CheckFailed(said, where, look, grave=not may_be_meant, state=str(tried.state))
+    if ids_are_labels:
+        _require_end_ignored(ids, slope_of_logits, where)
+    told = [NEXT_TOKENS]
     for name, y in others:
         slope = _slope_by_logits(value, y)
         if slope is None:
@@ -132,6 +138,7 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
         shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
+    _require_one_softmax(tried, value, logits, slope_of_logits, where)
     remark = labels_in_words(label_weights(logits, slope_of_logits), ids, 1)
     return told, remark
 
@@ -205,7 +212,7 @@ def labels_in_words(weights: Tensor | None, labels: Tensor, shift: int) -> str:
     return f"the loss counts {which} with {size} times the weight of most"
 
 
-def _require_end_ignored(ids: Tensor, slope: Tensor) -> None:
+def _require_end_ignored(ids: Tensor, slope: Tensor, where: str = "") -> None:
     """CheckFailed if the last position learns a token, though none follows."""
     __tracebackhide__ = True
     learned = _learned_token(slope[0, -1])
@@ -214,8 +221,28 @@ def _require_end_ignored(ids: Tensor, slope: Tensor) -> None:
     token = "the first token of its row" if learned == int(ids[0, 0]) else f"token {learned}"
     raise CheckFailed(
         f"the last position learns {token}, though none follows",
+        where,
         "after torch.roll, the last target must be -100",
     )
+
+
+def _require_one_softmax(
+    tried: Subject, value: Tensor, logits: Tensor, slope: Tensor, where: str = ""
+) -> None:
+    """CheckFailed if a loss is the mean cross entropy of a softmax of the logits (B, T, V)."""
+    __tracebackhide__ = True
+    learned = _lowest(slope).flatten().to(logits.device)
+    of = nn.functional.cross_entropy
+    plain = float(of(logits.detach().flatten(0, 1), learned))
+    twice = float(of(logits.detach().softmax(-1).flatten(0, 1), learned))
+    given = float(value.detach())
+    if abs(given - twice) <= 1e-4 * abs(twice) < abs(given - plain):
+        raise CheckFailed(
+            "the loss is the cross entropy of softmax(logits), so the softmax is applied twice",
+            where,
+            "give the logits to the cross entropy",
+            state=str(tried.state),
+        )
 
 
 def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
@@ -260,8 +287,13 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     weights = label_weights(y, slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
-        said = f"the logits at t are compared with none of {name}"
-        raise CheckFailed(said, grave=False, state=str(EVALUATION))
+        raise CheckFailed(
+            f"the logits at t are compared with none of {name}",
+            "look for a view that exchanges time and vocabulary, or for a loss of other logits",
+            grave=False,
+            state=str(EVALUATION),
+        )
+    _require_one_softmax(tried, value, y, slope)
     if shifts[0] == 1:
         _require_end_ignored(seen[-1], slope)
     if shifts[0] in (0, 1):
@@ -279,12 +311,23 @@ def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
     __tracebackhide__ = True
     if x.shape != y.shape or x.ndim != 2:
         raise CannotCheck(f"inputs {tuple(x.shape)} and targets {tuple(y.shape)} must be (B, T)")
-    shift = next((n for n in (1, 0, 2, -1) if _agreement(x, y, n) >= 0.999), None)
+    shift = _shift_of(x, y)
     if shift != 1:
-        said = "targets are not the next tokens" if shift is None else _WRONG[shift]
-        told = f"y[t] must be x[t + 1]; {_agreement(x, y, 1):.0%} of the targets are"
-        raise CheckFailed(said, told, grave=shift != 0)
-    return "targets are the next tokens"
+        told = f"y[t] must be x[t + 1], as it is in {_agreement(x, y, 1):.0%} of the targets"
+        raise CheckFailed(_shift_in_words(shift), told, grave=shift != 0)
+    return NEXT_TOKENS
+
+
+def _shift_of(x: Tensor, y: Tensor) -> int | None:
+    """How many positions later the inputs x (B, T) are that the targets y (B, T) hold."""
+    for shift in (1, *_WRONG):
+        if _agreement(x, y, shift) >= 0.999:
+            return shift
+    return None
+
+
+def _shift_in_words(shift: int | None) -> str:
+    return "targets are not the next tokens" if shift is None else _WRONG[shift]
 
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
@@ -371,7 +414,7 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
     __tracebackhide__ = True
     tried = replace(tried, seeded=True)
-    T = tried.fitting(12 if tried.slow else 24)
+    T = tried.fitting(tried.effort.labeled)
     ids = tried.draw(1, T)
     labels = ids.clone()
     # A loss that shifts its labels does not use the first, and some treat those at the ends as
@@ -397,7 +440,7 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
         """Whether the loss of all is the mean of both, of which the first counts by a share."""
         return abs(share * a + (1 - share) * b - both) <= 1e-4 * spread
 
-    where = "" if not tried.state.training else f"only {tried.state}"
+    where = beside_evaluation(TRAINING) if tried.state.training else ""
     is_mean = is_mean_of_parts(n_a / (n_a + n_b))
     if not is_mean:  # some labels may count more than others
         share = _share_by_slope(tried, loss, ids, labels, labels.where(early, ignored))
@@ -416,7 +459,8 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
         )
     trained = _trained_where_ignored(tried, loss, ids, labels.where(early, ignored))
     if trained:
-        raise CheckFailed(trained, where, state=str(tried.state))
+        said = f"labels of {ignored} are not ignored: {trained}"
+        raise CheckFailed(said, where, state=str(tried.state))
     return ""
 
 
@@ -484,7 +528,7 @@ def _what_counts(
 ) -> str:  # fmt: skip
     """What ignored labels do, where that is told apart."""
     if summed:
-        return "the loss is a sum over the others, divided by the number of all"
+        return "the loss of the other labels is divided by the number of all labels"
     a = float(_value(tried, loss, ids, labels.where(early, ignored)).detach())
     for token in (0, int(tried.pool.max())):
         with_token = labels.where(early, token)
@@ -495,7 +539,7 @@ def _what_counts(
 
 
 def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> str:
-    """Which token is trained at an ignored label, from the gradient by the logits, or ""."""
+    """Where an ignored label has a gradient by the logits, and which token it trains, or ""."""
     followed = _followed_slope(tried, loss, ids, labels)
     if followed is None:
         return ""
@@ -512,7 +556,7 @@ def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, label
     token = _learned_token(at_t)
     if token is None:
         return ""
-    said = f"ignored labels have a gradient by the logits at {t}"
+    said = f"the loss has a gradient by the logits at {t}"
     if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
         said += f", which are trained as token {token}"
     return said

@@ -21,6 +21,7 @@ from .states import (
     TRAINING,
     State,
     Weights,
+    beside_evaluation,
     changed,
     changed_by_a_call,
     noise_for,
@@ -83,6 +84,7 @@ def check_deterministic(tried: Subject) -> Passed:
             state=str(EVALUATION),
         )
     with tried.put(State(own_dtype=True)) as there:
+        _require_the_same_after_other_lengths(there, x)
         _require_the_same_with_given(there, x)
     said = "in evaluation mode the same inputs give the same outputs"
     if not tried.weights:
@@ -116,18 +118,60 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     later = after(x)
     change = relative(after(tried.other(x)), later)
     if change > SAME_OUTPUTS:
-        with tried.restoring():
-            names = changed_by_a_call(tried.model, lambda: tried(x))
         raise CheckFailed(
-            f"{tried.state} outputs depend on the inputs of earlier calls, by {change:.2g} of "
+            f"{tried.state}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
             f"their std, even with the same random seed",
             "in evaluation mode they do not" if tried.state.training else "",
-            f"a call changes {', '.join(names[:5])}"
-            if names
-            else "look for a cache, a buffer or a counter that a call leaves changed",
+            _what_changes("a call", tried, x),
             state=str(tried.state),
         )
     return relative(fresh, later) > SAME_OUTPUTS
+
+
+def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
+    """CheckFailed if a call with a longer or shorter text changes the outputs of the next call."""
+    __tracebackhide__ = True
+    long = x.shape[1]
+    short = tried.fitting(long // 2)
+    if not 0 < short < long:  # a model of one length
+        return
+    for before, then in ((x, x[:, :short]), (x[:, :short], x)):
+        said = _other_after(tried, before, then)
+        if said:
+            changes = _what_changes("such a call", tried, before)
+            raise CheckFailed(said, changes, state=str(EVALUATION))
+
+
+def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
+    """A sentence if one text gets other outputs after another one than at first; "" if not."""
+    lengths = f"after a text of {before.shape[1]}, a text of {then.shape[1]}"
+
+    def outputs(*texts: Tensor) -> Tensor:
+        """Those of the last of the texts, which follow each other."""
+        with tried.restoring():
+            return [tried(text) for text in texts][-1]
+
+    def difference() -> Tensor:
+        return outputs(before, then) - outputs(then)
+
+    first = outputs(then)
+    try:
+        after = outputs(before, then)
+    except REFUSALS as error:
+        return f"{lengths} is refused, which is taken at first: {in_one_line(error)}"
+    change = relative(after, first)
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return f"{lengths} gets other outputs than at first, by {change:.2g} of their std"
+
+
+def _what_changes(call: str, tried: Subject, x: Tensor) -> str:
+    """Which numbers and tensors of the model a call with x leaves changed, in words."""
+    with tried.restoring():
+        names = changed_by_a_call(tried.model, lambda: tried(x))
+    if not names:
+        return "look for a cache, a buffer or a counter that a call leaves changed"
+    return f"{call} changes {', '.join(names[:5])}"
 
 
 def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
@@ -158,14 +202,10 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
             )
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
-            with tried.restoring():
-                names = changed_by_a_call(tried.model, partial(given, x))
             raise CheckFailed(
                 f"after a call with {name}, outputs of calls without it are others, by "
                 f"{change:.2g} of their std",
-                f"such a call changes {', '.join(names[:5])}"
-                if names
-                else "look for a buffer that such a call writes into",
+                _what_changes("such a call", given, x),
                 state=str(State(given=name)),
             )
 
@@ -191,22 +231,16 @@ def check_rows_independent(tried: Subject) -> Passed:
         if said:
             raise CheckFailed(
                 said,
-                "look for a statistic over the batch, and batch and time that are exchanged "
+                "look for a statistic over the batch, or for batch and time that are exchanged "
                 "(batch_first=True)",
                 state=str(EVALUATION),
             )
-        x = there.draw(tried.batch(4, slow=2), there.usual_length)
-        # Dropout that is on in evaluation mode drops others in another batch.
-        if not tried.exact and relative(there(x), there(x)) <= SAME_OUTPUTS:
-
-            def difference() -> Tensor:
-                return there(x[:1]) - there(x)[:1]
-
-            change = relative(there(x[:1]), there(x)[:1])
-            if change > SAME_OUTPUTS and not is_rounding(there, difference):
-                said = (
-                    f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
-                )
+        x = there.draw(tried.batch(tried.effort.rows_mixed), there.usual_length)
+        # Dropout that is on in evaluation mode drops others in another batch or row.
+        if relative(there(x), there(x)) <= SAME_OUTPUTS:
+            said = "" if tried.exact else other_alone(there, x)
+            said = said or other_in_another_row(there, x)
+            if said:
                 raise CheckFailed(said, state=str(EVALUATION))
     said = "rows of a batch do not depend on each other"
     return Passed(said, states=(str(EVALUATION),))
@@ -214,7 +248,7 @@ def check_rows_independent(tried: Subject) -> Passed:
 
 def rows_mixed(tried: Subject) -> str:
     """Which row of a batch changes the outputs of which other, in words; "" if none does."""
-    B = tried.batch(4, slow=2)
+    B = tried.batch(tried.effort.rows_mixed)
     whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
     x = tried.draw(B, tried.usual_length)
     other = tried.other(x)
@@ -222,7 +256,7 @@ def rows_mixed(tried: Subject) -> str:
     if not bool(whole.isfinite().all()):
         raise CheckFailed(
             f"outputs are NaN or infinite in sequences of {tried.length}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             state=str(tried.state),
         )
     limit = max(1e-6, tried.tolerance) * float(whole.std())
@@ -234,6 +268,34 @@ def rows_mixed(tried: Subject) -> str:
         if not float(moved.max()) <= limit:  # not >, so that NaN is found
             return f"row {row} of a batch changes the outputs of row {moved.amax(-1).argmax()}"
     return ""
+
+
+def other_alone(tried: Subject, x: Tensor) -> str:
+    """A sentence if the first row of x (B, T, ...) gets other outputs alone; "" if it does not."""
+
+    def difference() -> Tensor:
+        return tried(x[:1]) - tried(x)[:1]
+
+    change = relative(tried(x[:1]), tried(x)[:1])
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
+
+
+def other_in_another_row(tried: Subject, x: Tensor) -> str:
+    """A sentence if the texts x (B, T, ...) get other outputs in other rows of the batch; "" if
+    they do not."""
+
+    def difference() -> Tensor:
+        return tried(x.roll(1, 0)).roll(-1, 0) - tried(x)
+
+    change = relative(tried(x.roll(1, 0)).roll(-1, 0), tried(x))
+    if change <= SAME_OUTPUTS or is_rounding(tried, difference):
+        return ""
+    return (
+        f"a text gets other outputs in another row of the batch, by {change:.2g} of the std\n"
+        "look for positions, a mask or a bias that run over the batch, not over time"
+    )
 
 
 # ---- training against evaluation
@@ -300,7 +362,7 @@ def check_modes_agree(tried: Subject) -> Passed:
         elif counts:
             why = "in training mode they depend on the number of earlier calls"
         else:
-            why = "neither chance nor other rows explain it: look for what asks self.training"
+            why = "neither chance nor other rows explain it: look for code that asks self.training"
         raise CheckFailed(
             f"{said}, by {change:.2g} of their std",
             why,
@@ -375,14 +437,14 @@ def check_gradients_right(tried: Subject) -> Passed:
         said = "gradients of the weights are the slope of the outputs"
         return Passed(said, states=(str(with_dropout),))
     told = (
-        f"the slope of the outputs is {slope.ratio:.4g} of what the gradient of the weights says, "
-        "in training mode with the same random seed"
+        f"gradients of the weights are wrong or stopped: if weights move a little, outputs change "
+        f"by {slope.ratio:.4g} of what the gradients say"
     )
     if _right_without_dropout(tried):
         raise CheckFailed(
             told,
-            "without dropout the gradient is right: the backward pass does not use the dropout of "
-            "the forward pass, as a checkpoint without preserve_rng_state",
+            "without dropout they are right: the backward pass draws another dropout than the "
+            "forward pass, as a checkpoint without preserve_rng_state does",
             state=str(with_dropout),
         )
     raise CheckFailed(
@@ -421,7 +483,7 @@ class Slope:
 def _slope(tried: Subject, state: State) -> Slope | None:
     """The slope of a random sum of outputs as the weights move, half along the gradient and half
     at random; None if it is not smooth."""
-    B = tried.batch(2, slow=1)
+    B = tried.batch(tried.effort.rows)
     T = tried.fitting(min(16, tried.dense))
     x = tried.draw(B, T)
     # Put aside before the weights change their dtype: a gradient has that of its weight.
@@ -629,8 +691,9 @@ def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
             look = ""
             if first >= counts:
                 look = f"are positions or angles computed in {name}, exact up to {counts} only?"
-            where = f"only with {state.given}" if state.given else ""
-            raise CheckFailed(said, where, look, grave=False, state=str(own_state))
+            raise CheckFailed(
+                said, beside_evaluation(state), look, grave=False, state=str(own_state)
+            )
 
 
 def _powers_up_to(most: int) -> list[int]:

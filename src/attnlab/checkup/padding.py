@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from .calls import DOCUMENTS, Call, Model, Own
 from .causal import require_causal, steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State
+from .states import EVALUATION, TRAINING, State, beside_evaluation
 from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative
 
 # With gradients, evaluation mode may be on another path.
@@ -61,12 +61,13 @@ def check_padding_ignored(
     """Padded tokens do not affect others, see `assert_padding_ignored`."""
     __tracebackhide__ = True
     call = masked or mask_argument(tried)
-    T = tried.fitting(tried.dense if tried.slow else 24)
+    T = tried.fitting(min(24, tried.dense))
     sides = (side,) if side in PADDINGS else PADDINGS
     said: list[str] = []
     not_tried: list[str] = []
     for state in PADDING_STATES if tried.weights else (EVALUATION,):
-        some = sides[:1] if tried.slow and state != EVALUATION else sides
+        every_side = state == EVALUATION or tried.effort.every_state
+        some = sides if every_side else sides[:1]
         try:
             _in_some_precision(tried, state, some, call, T)
         except REFUSALS as error:
@@ -133,7 +134,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     __tracebackhide__ = True
     three = padded_rows(side, T)
     batches = [three, three[-1:]]
-    if tried.slow:
+    if not tried.effort.every_padding:
         batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
     for real in batches:
         rows = len(real)
@@ -148,7 +149,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         if finite and is_rounding(tried, partial(_difference, padded, new_ids, ids, real)):
             continue
         count = "1 row" if rows == 1 else f"{rows} rows"
-        where = f"with padding, {side} (1 = token), in {count}"
+        where = f"with padding, {side}, in {count} (mask: 1 = token)"
         if not finite:
             raise NotFinite(
                 f"{where}, outputs of the rest are NaN or infinite",
@@ -159,15 +160,15 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         turned = relative(inverted(new_ids)[real], inverted(ids)[real]) <= MOVED
         # Padding is also unread if nothing is read, as under a mask of queries instead of keys.
         if turned and _reads_earlier_tokens(inverted, ids, real):
-            look = "with 0 = token they do not: is the polarity meant?"
+            look = "with a mask of 0 = token they do not: is the mask meant the other way around?"
             grave = False
         else:
-            look = "keep them out of attention and states"
+            look = "keep them out of attention, of states, and of places that tokens compete for"
             grave = True
         raise CheckFailed(
-            f"{where}, other padded tokens change the outputs of the rest by {change:.2g} of "
-            "their std",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            f"{where}, other inputs at the padding change the outputs of the rest by {change:.2g} "
+            "of their std",
+            beside_evaluation(tried.state),
             look,
             grave=grave,
             state=str(tried.state),
@@ -364,10 +365,12 @@ def _documents(
         raise CheckFailed(
             f"output {t} depends on input {j} ({len(crossing)} pairs), across the borders of "
             f"documents at {borders.tolist()}",
-            "" if tried.state == EVALUATION else f"only {tried.state}",
+            beside_evaluation(tried.state),
             "block keys of others, and reset what a shift, a convolution or a state carries",
             state=str(tried.state),
         )
+    if call is not None and tried.rows > 1 and not tried.exact:
+        _require_own_documents(tried, outputs, x, document)
     begin, end = borders.tolist()
     first = begin + (call is None)
     changes = []
@@ -375,6 +378,30 @@ def _documents(
         alone = outputs(x[None, k:end], 0 * at[k:end])[:, first - k :]
         changes.append(relative(alone, whole[:, first:end]))
     return min(changes)
+
+
+def _require_own_documents(
+    tried: Subject, outputs: Callable[[Tensor, Tensor], Tensor], x: Tensor, document: Tensor
+) -> None:
+    """CheckFailed if other documents of one row of a batch change the outputs of another row.
+
+    x (T, ...) and its documents (T,); `outputs` is of ids (B, T, ...) and documents (B, T).
+    """
+    __tracebackhide__ = True
+    two = torch.stack([x, x])
+    alike = torch.stack([document, document])
+    for own in (0, 1):
+        different = alike.clone()
+        different[1 - own] = 0
+        change = relative(outputs(two, different)[own], outputs(two, alike)[own])
+        if change > max(1e-6, tried.tolerance):
+            raise CheckFailed(
+                f"the documents of row {1 - own} of a batch change the outputs of row {own}, by "
+                f"{change:.2g} of their std",
+                beside_evaluation(tried.state),
+                "use the documents of each row for itself",
+                state=str(tried.state),
+            )
 
 
 def _numbered(call: Numbered, of: Tensor, model: Model, x: Tensor) -> object:

@@ -1,6 +1,7 @@
 """Every property that applies to a model, and a report on the results."""
 
 import json
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ EXPLAINS = {
     "loss": ("ignored labels",),
 }
 WRONG = ("fault", "suspicious")
+WIDTH = 80  # of a line of the report
+TITLE = 16  # of which the name of the property
 
 
 class PropertyDocument(TypedDict):
@@ -80,8 +83,9 @@ class PropertyResult:
         }
 
     def __str__(self) -> str:
-        lines = [*self.message.split("\n"), *(f"remark: {each}" for each in self.remarks)]
-        return f"{self.check:16}{self.status:15} " + ("\n" + " " * 32).join(lines)
+        first, *others = self.message.split("\n")
+        others += [f"remark: {each}" for each in self.remarks]
+        return _in_columns(self.check, [f"{self.status}: {first}", *others])
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [str(result) for result in self.results]
-        lines += [f"{'not tried':32}{each}" for each in self.missing]
+        lines += [_in_columns("not tried", [each]) for each in self.missing]
         return "\n".join([*lines, f"{self.subject}: {self.verdict}"])
 
     def to_dict(self) -> ReportDocument:
@@ -200,6 +204,14 @@ def _run_check(title: str, check: Check) -> PropertyResult:
     status = "failed" if passed.crashed else "ok"
     message = passed.crashed or passed.said
     return PropertyResult(title, status, message, passed.remarks, passed.states, passed.not_tried)
+
+
+def _in_columns(title: str, texts: list[str]) -> str:
+    """A title and texts beside it, each of which begins a line, in lines of a terminal."""
+    lines: list[str] = []
+    for text in texts:
+        lines += textwrap.wrap(text, WIDTH - TITLE, subsequent_indent="  ", break_long_words=False)
+    return f"{title:{TITLE}}" + ("\n" + " " * TITLE).join(lines)
 
 
 def _untried(tried: Subject, titles: set[str]) -> list[str]:

@@ -61,6 +61,24 @@ EVALUATION = State()
 TRAINING = State(training=True, grad=True, dropout=False)
 
 
+def beside_evaluation(state: State) -> str:
+    """A line of a message: in which state a fault was seen, and in which not; "" if in evaluation
+    mode with nothing else, which is tried first."""
+    if state == EVALUATION:
+        return ""
+    if state.training:
+        otherwise = "in evaluation mode"
+    elif state.given:
+        otherwise = "without it"
+    elif state.weights is not Weights.OWN:
+        otherwise = "with its own"
+    elif state.own_dtype:
+        otherwise = "in a higher one"
+    else:
+        otherwise = "without them"  # gradients
+    return f"seen {state}, not {otherwise}"
+
+
 def root_mean_square(weight: Tensor) -> float:
     """The usual size of a weight's numbers."""
     if weight.numel() < LARGE:

@@ -25,6 +25,14 @@ from .calls import (
     parts_below,
     ways_to_call,
 )
+from .effort import (
+    FOR_LARGE,
+    FOR_SMALL,
+    FOR_VERY_LARGE,
+    MULTIPLICATIONS,
+    VERY_LARGE,
+    Effort,
+)
 from .outcomes import REFUSALS, CannotCheck, in_one_line
 from .states import (
     EVALUATION,
@@ -46,8 +54,6 @@ DENSE = 64  # up to this length, every suffix is changed
 MOST_ROWS = 32  # of one call
 MOST_NUMBERS = 2**25  # that one call returns; a quarter of a gigabyte in fp64
 MOST_COLUMNS = 4096  # of outputs (B, T, V); of more, some and random sums of all are compared
-MULTIPLICATIONS = 2**33  # of one scan of a model, about; some seconds of one processor
-SLOW = 2**25  # multiplications for a position; a call then takes a tenth of a second or more
 MOST_COPIED = 2**28  # numbers of all weights, of which copies in fp64 are kept; two gigabytes
 PADDINGS = ("left", "right", "both sides", "between")
 VOCABULARY = ("vocab_size", "n_vocab", "padded_vocab_size")
@@ -261,9 +267,8 @@ class Subject:
             parts.append((outputs[1:] - outputs[:1]).abs().amax(-1))
         return torch.cat(parts)
 
-    def batch(self, usual: int, slow: int | None = None) -> int:
-        """How many sequences to give at once: `usual`, or so many of a slow model."""
-        wanted = slow if slow is not None and self.slow else usual
+    def batch(self, wanted: int) -> int:
+        """How many of the wanted sequences the model takes at once."""
         return self.rows if self.exact else min(wanted, self.rows)
 
     # ---- the size of the model
@@ -280,10 +285,12 @@ class Subject:
             copies = None
         return replace(self, shared=Shared(copies))
 
-    @property
-    def slow(self) -> bool:
-        """Whether the model is so large that each property must do with few calls."""
-        return self.multiplications >= SLOW
+    @cached_property
+    def effort(self) -> Effort:
+        """How much is tried of the model."""
+        if self.multiplications >= VERY_LARGE:
+            return FOR_VERY_LARGE
+        return FOR_LARGE if self.dense < min(self.length, DENSE) else FOR_SMALL
 
     def affordable(self, T: int, share: float = 1.0) -> int:
         """How many sequences of T inputs a scan may try."""
@@ -305,7 +312,7 @@ class Subject:
     @property
     def first_length(self) -> int:
         """The length of sequences with which a subject is prepared."""
-        return self.usual_length if self.slow else self.length
+        return self.length if self.effort.whole_first else self.usual_length
 
     def not_tried(self, looked_at: set[str]) -> list[str]:
         """What no property looks at: arguments but some, outputs beside the first, lengths."""
@@ -320,8 +327,8 @@ class Subject:
         others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
         if others:
             missing.append(f"the outputs {', '.join(others)} (give call)")
-        if self.slow:
-            missing.append("some sequences and steps that are tried with smaller models")
+        if self.effort.not_tried:
+            missing.append(self.effort.not_tried)
         if self.shortened:
             missing.append(
                 f"more than {self.length} of {self.shortened} inputs, for the model is large "
@@ -452,19 +459,20 @@ def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int |
                     continue
                 if exact or n == 1:
                     return made
-                most = min(MOST_ROWS if rows is None else rows, 2 * MOST_NUMBERS // y.numel())
-                if made.slow:
-                    most = min(most, max(2, made.affordable(made.length, 4.0)))
+                most = min(
+                    MOST_ROWS if rows is None else rows,
+                    2 * MOST_NUMBERS // y.numel(),
+                    max(2, made.affordable(made.length, 4.0)),
+                )
                 return replace(made, rows=_most_rows(made, most))
     raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
 
 
 def _most_rows(made: Subject, most: int) -> int:
     """The most rows, at most `most`, that the model takes in one call."""
-    length = made.dense if made.slow else made.length
     while most > 2:
         try:
-            replace(made, rows=most).raw(made.draw(most, length))
+            replace(made, rows=most).raw(made.draw(most, made.first_length))
             return most
         except REFUSALS:
             most //= 2
@@ -619,7 +627,7 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
 def _inverted(made: Subject, ones: Given) -> bool:
     """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
     zeros = replace(ones, values=partial(_zeros_like, ones))
-    x = made.draw(made.batch(2, slow=1), made.first_length)
+    x = made.draw(made.batch(made.effort.rows), made.first_length)
     with made.evaluating():
         plain = made(x)
         with_ones, with_zeros = (
@@ -634,7 +642,7 @@ def _zeros_like(ones: Given, x: Tensor) -> Tensor:
 
 
 def _accepts(made: Subject, optional: Given) -> bool:
-    x = made.draw(made.batch(2, slow=1), made.first_length)
+    x = made.draw(made.batch(made.effort.rows), made.first_length)
     try:
         with made.evaluating():
             replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
@@ -672,10 +680,8 @@ def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
         return False
     larger = tried.state.weights is Weights.LARGER
     shares: tuple[float, ...] = SMALL_SHARES if larger else SHARES
-    if tried.slow:
-        shares = shares[:1]
     before = difference().flatten()
-    for share in shares:
+    for share in shares[: tried.effort.shares]:
         other_weights = partial(slightly_other, share=share)
         with changed(tried.model, change=other_weights, training=None):
             after = difference().flatten()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.checkup import causal
-from attnlab.checkup.modes import rows_mixed
+from attnlab.checkup.modes import other_in_another_row, rows_mixed
 from attnlab.checkup.outcomes import CheckFailed
 from attnlab.checkup.states import State, Weights
 from attnlab.checkup.subject import Subject, best_dtype, is_rounding, relative
@@ -167,6 +167,10 @@ def _check_rows(tried: Subject) -> None:
         raise BadInput(
             f"{layer_name(tried.model)}: {mixed}{_mode(tried)}; take no statistic over the batch"
         )
+    if not tried.state.training:  # in which each row may have its own noise
+        other = other_in_another_row(tried, tried.draw(4, tried.length))
+        if other:
+            raise BadInput(f"{layer_name(tried.model)}: {_one_line(other)}")
 
 
 # ---- 3: nothing later
@@ -334,8 +338,8 @@ def _by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
     return y.to("cpu", torch.float64)
 
 
-def _one_line(error: Exception) -> str:
-    return "; ".join(str(error).splitlines())
+def _one_line(message: object) -> str:
+    return "; ".join(str(message).splitlines())
 
 
 def layer_name(layer: object) -> str:
