@@ -31,6 +31,10 @@ from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
 from attnlab.runs.settings import flat, last_of
 from attnlab.runs.share import INTERVAL, share_of
 
+ABOUT_ARMS = (
+    "An arm is one side of a comparison. A learning rate that is not among its overrides is the "
+    "best of its pilots; where there is none, it is that of the settings."
+)
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
 
@@ -109,7 +113,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
         f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(judged)}",
-        f"## Arms\n\nAn arm is one side of a comparison.\n\n{arm_table(judged)}",
+        f"## Arms\n\n{ABOUT_ARMS}\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
         changed_words(judged),
         folded("Every seed", seed_tables(judged)),
@@ -359,7 +363,7 @@ def arm_table(judged: JudgedClaim) -> str:
             f"{values['parameters']:,}" if "parameters" in values else "",
             f"{median(row['cpu_seconds'] or 0 for row in rows):.0f}",
         ])  # fmt: skip
-    heads = ["arm", "overrides", "steps", "best rate", "parameters", "CPU seconds"]
+    heads = ["arm", "overrides", "steps", "learning rate", "parameters", "CPU seconds"]
     return markdown_table(heads, lines)
 
 
