@@ -19,7 +19,8 @@ from attnlab.probes.history import read_history
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TEXT = "To be, or not to be"  # for models whose training text is unknown
+# For models whose training text is unknown.
+TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer"
 SHOWN = 24  # symbols of a text that the user has not chosen
 EQUAL = 1e-5  # the largest difference between the weights of two heads that are called equal
 SATURATED = 0.5  # entropy of a layer at the start; one with the scale has 0.9
