@@ -524,7 +524,7 @@ REPORTED = [
         ("a window and the hint", lambda: Encoder("window"), "with gradients differ")),
     *rows("mlfoundations/open_lm#4", "past_used",
         ("rotation along the heads", turned(True), "", {}, "ignores the order of inputs"),
-        ("rotation along time", turned(False), "", {}, r"before$")),
+        ("rotation along time", turned(False), "", {}, r"back$")),
     *rows("tatp22/linformer-pytorch#25", "causal",
         ("keys projected along time", mixers(Linformer), "every position reads all")),
     *rows("dingo-actual/infini-transformer#4", "causal",
@@ -547,7 +547,7 @@ REPORTED = [
         ("a mask in every mode", lambda: Dropping(lambda m: False), "")),
     *rows("datawhalechina/tiny-universe#21", "past_used",
         ("keys repeated along time", repeated(True), "", {}, "never read the one before"),
-        ("keys repeated over heads", repeated(False), "", {}, r"before$")),
+        ("keys repeated over heads", repeated(False), "", {}, r"back$")),
     *rows("pytorch/pytorch#41508", "padding_ignored",
         *((f"queries without keys, weights {weights}, {given['side']}",
            lambda weights=weights: MultiheadAttention(weights, False), says, given)

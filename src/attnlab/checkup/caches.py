@@ -480,7 +480,9 @@ def what_wrong_steps_read(known: list[Reads]) -> str:
     for reads in known:
         if less := reads.only_one_pass():
             return f"a wrong step does not read {in_words('input', less)}, which one pass does"
-    return "wrong steps read the inputs that one pass reads, but not by as much" if known else ""
+    return (
+        "wrong steps read the inputs that one pass reads, but to another extent" if known else ""
+    )
 
 
 def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:

@@ -118,8 +118,9 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     later = after(x)
     change = relative(after(tried.other(x)), later)
     if change > SAME_OUTPUTS:
+        mode = "in training mode" if tried.state.training else "in evaluation mode"
         raise CheckFailed(
-            f"{tried.state}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
+            f"{mode}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
             f"their std, even with the same random seed",
             "in evaluation mode they do not" if tried.state.training else "",
             _what_changes("a call", tried, x),
@@ -434,7 +435,7 @@ def check_gradients_right(tried: Subject) -> Passed:
     if slope is None:
         raise CannotCheck("the slope of the outputs is not smooth enough to be compared")
     if slope.right:
-        said = "gradients of the weights are the slope of the outputs"
+        said = "gradients of the weights say how outputs change as the weights move"
         return Passed(said, states=(str(with_dropout),))
     told = (
         f"gradients of the weights are wrong or stopped: if weights move a little, outputs change "

@@ -78,7 +78,7 @@ def check_padding_ignored(
             said.append(str(state))
     said += _causal_beside_padding(tried, sides)
     remarks = _against_the_row_alone(tried, sides, call, T)
-    what = f"padding is not read (1 = token): {', '.join(sides)}"
+    what = f"padding is not read (mask: 1 = token): {', '.join(sides)}"
     return Passed(what, tuple(remarks), tuple(said), tuple(not_tried))
 
 
@@ -315,7 +315,7 @@ def check_documents_separate(
         states.append(str(state))
         if change <= 1e-3:
             continue
-        said = f"a document gets other outputs alone, by {change:.2g} of their std"
+        said = f"a packed document gets other outputs than alone, by {change:.2g} of their std"
         if reset_positions:
             raise CheckFailed(
                 said, "does something count from the first token of the row?", state=str(state)
