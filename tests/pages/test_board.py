@@ -51,14 +51,21 @@ def test_a_name_says_what_differs_in_its_sweep(outputs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [("a/b.txt", "a/c.txt"), ("x" * 300 + "a" + "x" * 300, "x" * 300 + "b" + "x" * 300)]
+    "values",
+    [
+        ("a/b.txt", "a/c.txt"),
+        ("x" * 300 + "a" + "x" * 300, "x" * 300 + "b" + "x" * 300),
+        ("\N{PILE OF POO}" * 100, "\N{GHOST}" * 100),
+        ("Note", "note"),
+    ],
 )
 def test_any_label_is_the_name_of_a_link(values: tuple[str, str], tmp_path: Path) -> None:
     for number, value in enumerate(values):
         folder = tmp_path / "sweep" / f"run{number}" / "seed=0"
-        write_run(tmp_path, "sdpa", 0, 2.0, f"data.path={value}", folder=folder)
+        write_run(tmp_path, "sdpa", 0, 2.0, f"model.note={value}", folder=folder)
     named = board_names(read_runs(tmp_path / "sweep"))
-    assert len(named) == 2
+    assert len(named) == len({name.casefold() for name in named}) == 2
+    assert all(name.startswith("sdpa note=") for name in named)
     (links := tmp_path / "links").mkdir()
     link_runs(links, named)
     assert {link.resolve() for link in links.iterdir()} == {*named.values()}

@@ -636,7 +636,7 @@ def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
         for some in _with_first(x, new, max(2, tried.rows)):
             y = run(some)[:, begin:]
             change = (y[1:] - y[:1]).abs().amax(-1)
-            parts.append(change if real is None else change * real[:, begin:end])
+            parts.append(change if real is None else change.where(real[:, begin:end], 0.0))
         sizes = torch.cat(parts)  # (N, n)
         reads = torch.zeros(end, end - begin, dtype=torch.float64)
         reads[places] = sizes / (float(sizes.max()) or 1.0)

@@ -44,7 +44,7 @@ def explain_map(reads: Tensor) -> Description | None:
     if torch.equal(ahead, future):
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
         return Description(f"every position reads all {T} positions", "", f"look for {look}")
-    if not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
+    if T > 2 * FEW and not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
         what = f"every position reads the last of {T} inputs"
         return Description(what, "", "look for torch.roll, which wraps around, or an index of -1")
     if T > 2 * FEW and not ahead[FEW:].any():

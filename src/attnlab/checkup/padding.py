@@ -370,7 +370,8 @@ def _documents(
             state=str(tried.state),
         )
     if call is not None and tried.rows > 1 and not tried.exact:
-        _require_own_documents(tried, outputs, x, document)
+        later = torch.bucketize(at, borders + 2, right=True)
+        _require_own_documents(tried, outputs, x, document, later)
     begin, end = borders.tolist()
     first = begin + (call is None)
     changes = []
@@ -381,18 +382,23 @@ def _documents(
 
 
 def _require_own_documents(
-    tried: Subject, outputs: Callable[[Tensor, Tensor], Tensor], x: Tensor, document: Tensor
+    tried: Subject,
+    outputs: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    document: Tensor,
+    other: Tensor,
 ) -> None:
     """CheckFailed if other documents of one row of a batch change the outputs of another row.
 
-    x (T, ...) and its documents (T,); `outputs` is of ids (B, T, ...) and documents (B, T).
+    x (T, ...), its documents (T,), and others, of which there are as many: some models stack the
+    lengths of the documents of all rows. `outputs` is of ids (B, T, ...) and documents (B, T).
     """
     __tracebackhide__ = True
     two = torch.stack([x, x])
     alike = torch.stack([document, document])
     for own in (0, 1):
         different = alike.clone()
-        different[1 - own] = 0
+        different[1 - own] = other
         change = relative(outputs(two, different)[own], outputs(two, alike)[own])
         if change > max(1e-6, tried.tolerance):
             raise CheckFailed(

@@ -674,13 +674,15 @@ def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
 
     Of a real difference, all cosines with 1 to 2 % of change are above 0.9; of rounding to
     integers or half precision, few are above 0.3. With larger weights, only rounding that is much
-    finer than 1e-4 is recognized.
+    finer than 1e-4 is recognized. NaN and infinity are not rounding.
     """
     if not tried.weights:
         return False
     larger = tried.state.weights is Weights.LARGER
     shares: tuple[float, ...] = SMALL_SHARES if larger else SHARES
     before = difference().flatten()
+    if not before.isfinite().all():
+        return False
     for share in shares[: tried.effort.shares]:
         other_weights = partial(slightly_other, share=share)
         with changed(tried.model, change=other_weights, training=None):

@@ -7,18 +7,20 @@ runs instead, whose names say what differs.
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
 
+from attnlab.errors import BadInput
 from attnlab.runs.frame import read_runs
 from attnlab.runs.groups import groups_of, sweep_of
 from attnlab.runs.tables import without_middle
 
 LOOK_AGAIN = 5.0  # seconds, after which TensorBoard looks for new data, too
-LONGEST_LINK = 80  # characters; a file system takes 255 bytes
+LONGEST_LINK = 60  # characters of up to four bytes; a file system takes 255 bytes
 
 
 def board_names(frame: pd.DataFrame) -> dict[str, Path]:
@@ -42,10 +44,11 @@ def board_names(frame: pd.DataFrame) -> dict[str, Path]:
 
 
 def _not_among(taken: Mapping[str, Path], name: str) -> str:
-    """The name, with a number if it is taken."""
+    """The name, with a number if it is taken; some file systems ignore case."""
+    without_case = {each.casefold() for each in taken}
     unique = name
     number = 2
-    while unique in taken:
+    while unique.casefold() in without_case:
         unique = f"{name} #{number}"
         number += 1
     return unique
@@ -66,23 +69,50 @@ def show_board(roots: Sequence[Path], arguments: Sequence[str]) -> int:
     """Run TensorBoard on the runs in `roots` until it ends or is interrupted; its exit code.
 
     `arguments` are further ones of TensorBoard, such as --port=6007. Runs that begin later appear
-    by themselves. Raises BadInput if there are no runs.
+    by themselves. Raises BadInput if there are no runs that can be read.
     """
-    known = board_names(read_runs(*roots))
+    folders = board_names(read_runs(*roots))
+    if not folders:
+        raise BadInput(f"none of the runs in {', '.join(map(str, roots))} can be read")
     # A process that is told to end takes TensorBoard with it, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, number):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, number), signal.default_int_handler)
     with TemporaryDirectory(prefix="attnlab-board-") as links:
-        link_runs(Path(links), known)
+        link_runs(Path(links), folders)
         command = [sys.executable, "-m", "tensorboard.main", f"--logdir={links}", *arguments]
-        board = subprocess.Popen(command)
+        board = None
         try:
-            while True:
-                try:
-                    return board.wait(LOOK_AGAIN)
-                except subprocess.TimeoutExpired:
-                    link_runs(Path(links), board_names(read_runs(*roots)))
+            board = subprocess.Popen(command)
+            return _wait_and_link(board, Path(links), roots)
         except KeyboardInterrupt:
             return 0
         finally:
-            board.terminate()
-            board.wait()
+            if board is not None:
+                _end(board)
+
+
+def _wait_and_link(board: subprocess.Popen, links: Path, roots: Sequence[Path]) -> int:
+    """Link new runs until TensorBoard ends; its exit code."""
+    pause = LOOK_AGAIN
+    while True:
+        try:
+            return board.wait(pause)
+        except subprocess.TimeoutExpired:
+            begin = time.monotonic()
+        try:
+            link_runs(links, board_names(read_runs(*roots)))
+        except (BadInput, OSError):
+            continue  # runs were removed while they were read: the links stay until the next look
+        # Many runs take long to read: at most a tenth of the time is spent on it.
+        pause = max(LOOK_AGAIN, 9 * (time.monotonic() - begin))
+
+
+def _end(board: subprocess.Popen) -> None:
+    """End TensorBoard, by force if it takes longer than ten seconds."""
+    board.terminate()
+    try:
+        board.wait(10)
+    except subprocess.TimeoutExpired:
+        board.kill()
+        board.wait()

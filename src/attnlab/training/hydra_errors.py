@@ -1,6 +1,7 @@
 """One sentence for a command that Hydra refuses, with the word that was probably meant."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -144,7 +145,7 @@ def hint_on_options(words: Sequence[str]) -> str:
     # argparse takes all settings from one place.
     for option in ("-m", "--multirun"):
         if option in words[1:-1]:
-            settings = " ".join(word for word in words if word != option)
+            settings = shlex.join(word for word in words if word != option)
             return f"Put {option} before all settings: {option} {settings}\n"
     return ""
 
