@@ -90,7 +90,7 @@ def test_a_prediction_that_was_dropped_after_its_test_stays_on_the_page(folder):
         ({"says": "B."}, "- the sentence: A."),
         ({"otherwise": "less than 1"}, "- nothing of what holds instead"),
         ({"p": {"says": "Q."}}, "- `p`, says: P."),
-        ({"p": {"where": "here"}}, ""),
+        ({"p": {"where": "here"}}, "- `p`, where: nothing"),
     ],
 )
 def test_words_that_were_changed_after_the_runs_stay_on_the_page(folder, change, words):

@@ -184,11 +184,13 @@ def wordings_at_test(judged: JudgedClaim) -> list[str]:
             lines["- nothing of what holds instead, which was written after the runs"] = None
         elif then.get("otherwise", "") != claim.otherwise:
             lines[f"- what holds instead: {then['otherwise']}"] = None
-        entry = then["predictions"].get(finding.of, {})
+        entry = then["predictions"].get(finding.of)
+        if entry is None:  # it was added later, and is only shown
+            continue
         for key in ("says", "where"):
             before = entry.get(key, "")
-            if before and before != getattr(finding.prediction, key):
-                lines[f"- `{finding.of}`, {key}: {before}"] = None
+            if before != getattr(finding.prediction, key):
+                lines[f"- `{finding.of}`, {key}: {before or 'nothing'}"] = None
     return list(lines)
 
 

@@ -178,6 +178,8 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
 
 def except_rates(a: Finding, b: Finding) -> str:
     """Says that the arms of two findings were trained at different rates, each at its best."""
+    if not (a.prediction.rates and b.prediction.rates):
+        return ""
     for one, other in zip(a.arms, b.arms, strict=False):
         if rate_of(a.rows[one]) != rate_of(b.rows[other]):
             return " but the learning rate, which is the best of each"
