@@ -144,7 +144,9 @@ def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
 
 
 def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
-    """A sentence if one text gets other outputs after another one than at first; "" if not."""
+    """A sentence if one text gets other outputs after another one than at first; "" if not.
+    CheckFailed if it gets NaN at first."""
+    __tracebackhide__ = True
     lengths = f"after a text of {before.shape[1]}, a text of {then.shape[1]}"
 
     def outputs(*texts: Tensor) -> Tensor:
@@ -156,6 +158,11 @@ def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
         return outputs(before, then) - outputs(then)
 
     first = outputs(then)
+    if not first.isfinite().all():
+        T = then.shape[1]
+        raise CheckFailed(
+            f"outputs are NaN or infinite in sequences of {T}", state=str(EVALUATION)
+        )
     try:
         after = outputs(before, then)
     except REFUSALS as error:
