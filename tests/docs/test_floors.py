@@ -37,10 +37,6 @@ def test_the_ranking_has_a_floor_for_each_task_with_known_answers() -> None:
     assert without == {"text"}
 
 
-def test_a_wrong_floor_shows() -> None:
-    assert abs(TASKS["parity"]["floor"] + 1e-3 - measured_floor(TASKS["parity"])) > 5e-4
-
-
 @pytest.mark.parametrize("setting", FLOOR_SETTINGS)
 def test_a_setting_of_tasks_md_has_a_row_that_finished(setting: str) -> None:
     assert FLOORS.exists() and 0 < row_values(floor_run(setting))["val_accuracy"] < 1

@@ -345,8 +345,8 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     excused: set[str] = set()  # names of plans
     rounds = False
     for state in CACHE_STATES if tried.weights else (EVALUATION,):
-        beside_evaluation = state != EVALUATION and not tried.effort.every_state
-        if decoding.only_padded and (state.training or beside_evaluation):
+        is_left_out = state != EVALUATION and not tried.effort.every_state
+        if decoding.only_padded and (state.training or is_left_out):
             continue
         if rounds and state.weights is not Weights.OWN:
             not_tried.append(f"a cache {state}, for it rounds")
@@ -402,8 +402,8 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
             T = min(tried.length, effort.mixed_up_to)
             steps = (1, SEVERAL, 1)
             every.append(StepPlan(f"up to {T}", (max(1, T - sum(steps)), *steps)))
-        beside_evaluation = tried.state != EVALUATION and not effort.every_state
-        if tried.state.training or beside_evaluation:
+        has_one_plan = tried.state != EVALUATION and not effort.every_state
+        if tried.state.training or has_one_plan:
             return every[1:2]
         if can_reorder(tried, decoding.step):
             turned = (effort.prefill // 2,) + (1,) * effort.steps_reordered
@@ -446,7 +446,7 @@ def _raise_unless_ring(tried: Subject, decoding: Decoding, plans: PlansTried) ->
             reads.append(read)
     if not faulty:
         return
-    rows_mix = any(_reads_another_row(tried, decoding.step, wrong) for wrong in faulty[:1])
+    rows_mix = _reads_another_row(tried, decoding.step, faulty[0])
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     raise CheckFailed(
         f"decoding with the cache gives other outputs than one pass, in {ways}",
