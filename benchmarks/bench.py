@@ -36,7 +36,7 @@ from machine import ROOT, Section, Stamped, Step, nanogpt_model, seconds, settin
 from torch.profiler import ProfilerActivity, profile
 
 from attnlab.attention import core
-from attnlab.processor import SMALLER_SETS, has_bf16
+from attnlab.processor import SMALLER_SETS
 from attnlab.training.config import RunConfig, read_config
 from attnlab.training.lightning_module import GPTModule
 from attnlab.training.run import run
@@ -351,29 +351,25 @@ def attention(options: argparse.Namespace) -> Section:
     """Attention by sequence length"""
     tokens = 2048
     H, D = 4, 32
-    dtypes = [torch.float32]
-    if has_bf16():  # elsewhere bf16 is emulated, and sdpa computes in fp32
-        dtypes.append(torch.bfloat16)
     kernels = {"manual": core.manual, "sdpa": core.sdpa}
-    arms = [(name, kernel, dtype) for name, kernel in kernels.items() for dtype in dtypes]
     rows = []
     for T in (64, 128, 256, 512, 1024):
         mask = core.build_mask(core.causal, T, torch.device("cpu"))
         cells = [str(T)]
-        for _, kernel, dtype in arms:
-            qkv = torch.randn(max(1, tokens // T), T, 3, H, D, dtype=dtype, requires_grad=True)
+        for kernel in kernels.values():
+            qkv = torch.randn(max(1, tokens // T), T, 3, H, D, requires_grad=True)
 
             def go() -> None:
                 q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # noqa: B023  (B, H, T, D) each
                 y = kernel(q, k, v, mask=mask, scale=D**-0.5, dropout=0.0)  # noqa: B023
-                y.float().square().sum().backward()
+                y.square().sum().backward()
 
             go()
             ms = 1e3 * statistics.median(seconds(go) for _ in range(max(3, options.rounds)))
             cells.append(f"{ms:.1f} / {megabytes(go):.0f}")
         rows.append(cells)
-    head = ["T", *(f"{name}, {str(dtype).removeprefix('torch.')}" for name, _, dtype in arms)]
-    return head, rows, f"ms / MB, forward and backward, {tokens} tokens, {H} heads of {D}."
+    note = f"ms / MB, forward and backward, {tokens} tokens, {H} heads of {D}, fp32."
+    return ["T", *kernels], rows, note
 
 
 def megabytes(go: Callable[[], None]) -> float:

@@ -1,8 +1,7 @@
-"""The processor of this machine: model, instruction set, and whether it computes in bf16."""
+"""The processor of this machine: its model and its instruction set."""
 
 import platform
 import re
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -36,15 +35,3 @@ def instruction_set() -> str:
     The environment variable ATEN_CPU_CAPABILITY can choose a smaller one than the processor has.
     """
     return torch.backends.cpu.get_cpu_capability()
-
-
-@cache
-def has_bf16() -> bool:
-    """Whether the processor multiplies matrices in bf16; elsewhere PyTorch emulates it, slowly.
-
-    The instructions belong to AVX-512, so a smaller instruction set has none of them, even on a
-    processor that does.
-    """
-    if not instruction_set().startswith("AVX512"):
-        return False
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

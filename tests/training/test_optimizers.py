@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.processor import has_bf16
+from attnlab.attention.core import build_mask, causal, sdpa
 from attnlab.training.config import for_lightning, read_config, read_settings
 from attnlab.training.optimizers import (
     Muon,
     cosine,
     linear,
-    newton_schulz_dtype,
     orthogonalize,
     schedule,
 )
@@ -110,37 +109,26 @@ def test_newton_schulz_is_a_polynomial_of_the_singular_values(
     assert float((found - expected).abs().max()) < within
 
 
-CPU, AVX2, AVX512 = torch.device("cpu"), "AVX2", "AVX512"
-
-
-@pytest.mark.parametrize(
-    ("device", "capability", "bf16", "amx", "expected"),
-    [
-        (CPU, AVX512, True, False, torch.bfloat16),
-        (CPU, AVX512, False, True, torch.bfloat16),
-        (CPU, AVX512, False, False, torch.float32),
-        (CPU, AVX2, True, True, torch.float32),  # ATEN_CPU_CAPABILITY=avx2 on a newer processor
-        (CPU, "DEFAULT", False, False, torch.float32),
-        (torch.device("cuda"), AVX2, False, False, torch.bfloat16),
-    ],
-)
-def test_bf16_is_used_where_the_processor_has_it(
-    device: torch.device,
-    capability: str,
-    bf16: bool,
-    amx: bool,
-    expected: torch.dtype,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2", "DEFAULT"])
+def test_a_cpu_computes_in_fp32_whatever_its_processor_has(
+    capability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for has in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, has, lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    has_bf16.cache_clear()
-    try:
-        assert newton_schulz_dtype(device) == expected
-        if device == CPU:
-            cfg = settings("trainer.precision=fastest", "trainer.accelerator=cpu")
-            precision = for_lightning(read_settings(cfg).trainer)["precision"]
-            assert precision == ("bf16-mixed" if expected == torch.bfloat16 else "32-true")
-    finally:
-        has_bf16.cache_clear()
+
+    for preset in ("fast", "tiny"):
+        cfg = settings(f"preset={preset}", "trainer.accelerator=cpu")
+        assert for_lightning(read_settings(cfg).trainer)["precision"] == "32-true"
+    usual = moved(lambda p: Muon(p, 0.1, 0.2, 0.9, 5))
+    exact = moved(lambda p: Muon(p, 0.1, 0.2, 0.9, 5, torch.float32))
+    assert all(map(torch.equal, usual, exact))
+
+
+@pytest.mark.parametrize("T", [16, 512])
+def test_the_fused_kernel_computes_bf16_in_fp32_on_a_cpu(T: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, T, 8).bfloat16()
+    given = {"mask": build_mask(causal, T), "scale": 0.3, "dropout": 0.0}
+    exact = sdpa(q.float(), k.float(), v.float(), **given)
+    assert torch.equal(sdpa(q, k, v, **given), exact.bfloat16())

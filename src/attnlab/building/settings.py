@@ -17,7 +17,7 @@ from attnlab.runs.settings import Settings
 
 ConfigGroup = dict[str, Any]  # the arguments of one object, or of several by name
 # 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
-Precision = Literal["auto", "fastest", "32-true", "bf16-mixed", "bf16-true", "64-true"]
+Precision = Literal["auto", "32-true", "bf16-mixed", "bf16-true", "64-true"]
 # Strategies that fork or spawn lose the result of the process that trains.
 Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
 
