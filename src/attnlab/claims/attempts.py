@@ -118,7 +118,8 @@ def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
         judged = judge_claim(then, rows)
         predictions = {finding.name: earlier(finding) for finding in judged.findings}
         commit, date = first[seed]
-        yield Attempt(date, commit, seed, judged.verdict, predictions)
+        verdict = "withdrawn" if then.withdrawn else judged.verdict
+        yield Attempt(date, commit, seed, verdict, predictions)
 
 
 def earlier(finding: Finding) -> EarlierPrediction:
