@@ -108,6 +108,13 @@ def test_a_claim_that_something_helps_is_not_refuted_where_there_is_no_room():
     assert min(baseline) < 0.9 or result.verdict == "undecided"
 
 
+def test_how_far_windows_reach_holds_by_a_test_and_not_by_training():
+    (row,) = [row for row in statements() if row.text.endswith("positions back, and no further.")]
+    assert row.verdict == "holds" and "tests/test_textbook.py -k windows_reach" in row.command
+    claim = Claim.read(ROOT / "experiments" / "window_reach" / "claim.yaml")
+    assert claim.says != row.text  # one sentence, one answer
+
+
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
 def test_no_verdict_rests_on_the_fewest_seeds_of_one_processor(claim):
     result = judge_files(claim)
