@@ -207,6 +207,9 @@ def test_at_risk_is_said_as_shown_only_where_git_shows_it(mine):
     for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
         Rows(mine / "rows.jsonl").add(row_of(words, 1001, "0" * 40))
     note("pilots of commits that git does not know")
+    lines = (mine / "rows.jsonl").read_text().replace("0" * 40, f"{at}+")
+    (mine / "rows.jsonl").write_text(lines.replace(f'"{at}"', f'"{at}+"'))
+    note("pilots of uncommitted files")
     shutil.rmtree(mine.parents[1] / ".git")
     note("no repository")
     said, shown = (None, True, False), (True, False, True)
@@ -215,6 +218,7 @@ def test_at_risk_is_said_as_shown_only_where_git_shows_it(mine):
         "committed": shown,
         "a pilot after it": shown,
         "pilots of commits that git does not know": said,
+        "pilots of uncommitted files": said,
         "no repository": said,
     }
 

@@ -131,7 +131,8 @@ class JudgedClaim:
             made = {(row["commit"], of) for row in of_arm}
             if not undeclared(file, made, declaration_of):  # each row, if any, came after it
                 return True
-        commits = {row["commit"].rstrip("+") for of_arm in finding.known for row in of_arm}
+        commits = {row["commit"] for of_arm in finding.known for row in of_arm}
+        # A commit with a + does not tell what the file declared when the run was made.
         return False if all(knows(file.parent, commit) for commit in commits) else None
 
 
