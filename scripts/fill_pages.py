@@ -4,6 +4,7 @@
 
     <!-- claim.says -->...<!-- / -->               the claim's sentence
     <!-- claim -->...<!-- / -->                    the verdict on it
+    <!-- claim.withdrawn -->...<!-- / -->          why that was withdrawn
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
     <!-- claim.prediction# -->...<!-- / -->        how many seeds agree
@@ -31,7 +32,7 @@ import yaml
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
-from attnlab.claims.judged_claim import Finding, judge_files
+from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_files
 from attnlab.claims.ranking_page import judged_variant, variant_table
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
@@ -66,11 +67,14 @@ SEED_OF_LONGER = 1000
 
 
 @cache
-def judged(name: str) -> tuple[str, str, dict[str, Finding]]:
-    """A claim's sentence, the verdict on it, and its predictions by name."""
-    claim = Claim.read(ROOT / "experiments" / name / "claim.yaml")
-    result = judge_files(claim)
-    return claim.says, result.verdict, {finding.name: finding for finding in result.findings}
+def judged(name: str) -> JudgedClaim:
+    """A claim with the verdict on it."""
+    return judge_files(Claim.read(ROOT / "experiments" / name / "claim.yaml"))
+
+
+def finding_of(name: str, prediction: str) -> Finding:
+    """What the rows say of a prediction; KeyError if the claim does not have it."""
+    return {finding.name: finding for finding in judged(name).findings}[prediction]
 
 
 def count_of(of: str) -> int:
@@ -86,17 +90,20 @@ def count_of(of: str) -> int:
 
 
 def cell(name: str, prediction: str | None, kind: str | None) -> str:
-    """The content of a cell; KeyError for a prediction or an arm that the claim does not have."""
+    """The content of a cell; KeyError for what the claim does not have."""
     if name == "number":
         return str(count_of(prediction))
     if name == "floor":
         return floor_of_longer(prediction)
-    says, verdict, findings = judged(name)
+    claim = judged(name).claim
     if prediction is None:
-        return f"**{verdict}**"
+        verdict = f"**{judged(name).verdict}**"
+        return f"{verdict}, withdrawn" if claim.withdrawn else verdict
     if prediction == "says":
-        return says
-    finding = findings[prediction]
+        return claim.says
+    if prediction == "withdrawn" and claim.withdrawn:
+        return claim.withdrawn
+    finding = finding_of(name, prediction)
     if kind == "%":
         number, _, rest = share_in_words(finding).partition(" (")
         return f"**{number}** ({rest}"

@@ -161,7 +161,7 @@ class Published:
             agree = min(outcome.yes for outcome in outcomes)
             seeds = f"{agree} of {outcomes[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
-        says = f"“{self.claim.says}” {verdict_in_words(judged)}."
+        says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
         return {"says": says, "lines": lines}
 
 

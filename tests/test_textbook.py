@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.attention import AttentionConfig, SelfAttention, attention, bidirectional, causal
 from attnlab.attention.scores import additive
+from attnlab.claims.work import composed
 
 ROOT = Path(__file__).parents[1]
 
@@ -187,6 +188,28 @@ def test_a_causal_mask_tells_positions_apart():
         torch.manual_seed(0)
         layer = SelfAttention(AttentionConfig(16, 2, block_size=6), may_attend=may_attend)
         assert torch.allclose(layer(x)[:, order], layer(x[:, order]), atol=1e-5) == blind
+
+
+@pytest.mark.parametrize(("layers", "window"), [(1, 4), (2, 4), (2, 5), (3, 4)])
+def test_windows_reach_as_far_as_all_layers_together_and_no_further(layers, window):
+    x = torch.randint(0, 30, (64, 16), generator=torch.Generator().manual_seed(0))
+
+    def moved(*overrides):
+        """How far back a changed token moves the last output of an untrained model."""
+        settings = ["preset=tasks", "data=copy", "model.block_size=16", f"model.n_layer={layers}"]
+        config, _ = composed([*settings, *overrides], ROOT / "experiments")
+        net = config.model(len(config.data().alphabet)).eval()
+        changed = [
+            torch.where(torch.arange(16) == 15 - back, (x + 1) % 30, x) for back in range(16)
+        ]
+        with torch.no_grad():
+            last = net(x)[:, -1]
+            return [back for back, y in enumerate(changed) if not torch.equal(net(y)[:, -1], last)]
+
+    assert moved("attn=sliding_window", f"attn.window={window}") == [
+        *range(layers * (window - 1) + 1)
+    ]
+    assert moved("attn=sdpa") == [*range(16)]
 
 
 def test_a_pattern_of_4k_and_of_128k_tokens_in_bytes():

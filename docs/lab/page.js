@@ -96,6 +96,7 @@ const page = {
   looping: false,  // whether `trainOn` is at work; after a stop it ends with its step
   visit: 0,  // grows with each lesson and start, so that late answers are dropped
   layer: 0, head: 0, row: 20,
+  chosen: false,  // whether the reader has chosen a head
 };
 
 /** Whether the reader has gone on to something else since `visit`. */
@@ -172,6 +173,7 @@ async function start() {
   const { lesson } = page;
   page.layer = lesson.arms[0].settings.model.n_layer - 1;
   page.head = 0;
+  page.chosen = false;
   page.models = lesson.arms.map((arm, i) => new Model("ab"[i], arm, page.script));
   showModels();
   $("row").max = lesson.arms[0].settings.model.block_size - 1;
@@ -310,7 +312,7 @@ function headButtons(model) {
       const button = make("button", { type: "button", title: name, "aria-label": name });
       button.append(make("canvas", {}));
       button.onclick = () => {
-        Object.assign(page, { layer, head });
+        Object.assign(page, { layer, head, chosen: true });
         draw();
       };
       buttons.push(button);
@@ -328,6 +330,10 @@ function shownHead(model) {
 
 function draw() {
   if (!page.models.length || !page.models[0].patterns) return;
+  if (!page.chosen && page.lesson.judge === "leak") {
+    const { layer, head } = page.models[1].ahead;  // the head that copies, if one does
+    Object.assign(page, { layer, head });
+  }
   drawLosses();
   drawGap();
   for (const model of page.models) {

@@ -1,6 +1,6 @@
 // One of the two models of the page. It answers each message { action, ... } with one message.
 
-import { measures } from "./measures.js";
+import { measures, mostAhead } from "./measures.js";
 import { GPT } from "./model.js";
 import { createOperations } from "./operations.js";
 import { Generator } from "./rng.js";
@@ -53,8 +53,10 @@ function look() {
     return measures(pattern, n_head, T, mask.may);
   });
   const mean = (name) => found.reduce((sum, of) => sum + of[name], 0) / found.length;
+  const shown = patterns.map((pattern) => pattern.slice(0, pattern.length / 2));
   return {
-    patterns: patterns.map((pattern) => pattern.slice(0, pattern.length / 2)),
+    patterns: shown,
+    ahead: mostAhead(shown, T),
     entropy: mean("entropy"), future: mean("future"), similarity: mean("similarity"),
   };
 }

@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import processors_in_words
-from attnlab.claims.judged_claim import judge_claim, missing_again, pilots_of, set_to_repeat
+from attnlab.claims.judged_claim import judge_claim, missing_again, rows_of_arm, set_to_repeat
 from attnlab.claims.trials import Run
 from attnlab.claims.work import used_set
 
@@ -100,10 +100,12 @@ def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
     assert {run.overrides for run in lost} == {("y=1", "attn=a")}  # which needs no rate
 
 
-def test_pilots_of_an_arm_have_any_rate_and_no_seed_of_the_test():
+def test_rows_of_an_arm_have_any_rate_and_any_seed():
     claim = claim_of()
     arm = claim.arms_of(claim.predictions["p"], None)["a"]
-    assert len(pilots_of(arm, rows_of(claim, GOOD))) == len(arm.selection) * len(RATES)
+    rows = rows_of(claim, GOOD)
+    of_test = 2 * len(GOOD)  # at the best rate, and at none for the control
+    assert len(rows_of_arm(arm, rows)) == len(arm.selection) * len(RATES) + of_test
 
 
 def test_the_set_is_one_that_the_rows_do_not_have():

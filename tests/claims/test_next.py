@@ -7,7 +7,7 @@ import pytest
 
 from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, make_importable
-from attnlab.claims.judged_claim import pilots_of
+from attnlab.claims.judged_claim import rows_of_arm
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import is_measurement
 from attnlab.claims.work import composed
@@ -31,7 +31,7 @@ def test_the_next_version_of_a_claim_can_be_declared(file: Path) -> None:
             at_risk.append(prediction)
             for steps in prediction.lengths or (None,):
                 arms = claim.arms_of(prediction, steps).values()
-                assert any(not pilots_of(arm, rows) for arm in arms)
+                assert any(not rows_of_arm(arm, rows) for arm in arms)
     assert at_risk
     assert not seeds & {run.seed for run in rows}
     if published.exists():

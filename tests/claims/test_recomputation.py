@@ -166,6 +166,8 @@ def recomputed(claim: Row, rows: list[Row]) -> dict[str, dict[str, Said]]:
 
 def verdict_on_claim(claim: Row, *readings: dict[str, dict[str, Said]]) -> str:
     """The verdict on the sentence; a prediction counts if all its lengths and readings agree."""
+    if claim.get("withdrawn"):
+        return "undecided"
     truth = defaultdict[str, list[bool | None]](list)  # by role; None: undecided
     for key, prediction in claim["predictions"].items():
         role = prediction.get("role", "for")

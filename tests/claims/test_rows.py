@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.claim_page import publish_claims
+from attnlab.claims.claim_page import prediction_table, publish_claims
 from attnlab.claims.declared import UNCHECKED, commit_of, lost_rows
 from attnlab.claims.judged_claim import judge_claim, seeds_seen
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
+from attnlab.commands.claims_json import claim_content
 from attnlab.errors import BadInput
 
 CLAIM = {
@@ -182,6 +183,57 @@ def test_what_is_at_risk_was_declared_before_its_pilots(mine, at_risk):
         (mine / "claim.yaml").write_text(yaml.safe_dump(marked))
         judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
         assert bool(judged.exploratory()) == (at_risk and refused)
+
+
+def test_at_risk_is_said_as_shown_only_where_git_shows_it(mine):
+    content = json.loads(json.dumps(CLAIM))
+    content["predictions"]["p"]["at_risk"] = True
+    file = mine / "claim.yaml"
+    told = {}
+
+    def note(case):
+        judged = judge_claim(Claim.read(file), Rows(mine / "rows.jsonl"))
+        (p, _) = claim_content(judged, 0)["predictions"]
+        marks = ("said to be at risk (cannot be checked)", "declared before any run")
+        told[case] = (p["at_risk"], *(mark in prediction_table(judged) for mark in marks))
+
+    file.write_text(yaml.safe_dump(content | {"first_seed": 400}))
+    note("not committed")
+    file.write_text(yaml.safe_dump(content))
+    at = commit(mine)
+    note("committed")
+    Rows(mine / "rows.jsonl").add(row_of(["y=1", "attn=old"], 1000, at))
+    note("a pilot after it")
+    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
+        Rows(mine / "rows.jsonl").add(row_of(words, 1001, "0" * 40))
+    note("pilots of commits that git does not know")
+    lines = (mine / "rows.jsonl").read_text().replace("0" * 40, f"{at}+")
+    (mine / "rows.jsonl").write_text(lines.replace(f'"{at}"', f'"{at}+"'))
+    note("pilots of uncommitted files")
+    shutil.rmtree(mine.parents[1] / ".git")
+    note("no repository")
+    said, shown = (None, True, False), (True, False, True)
+    assert told == {
+        "not committed": said,
+        "committed": shown,
+        "a pilot after it": shown,
+        "pilots of commits that git does not know": said,
+        "pilots of uncommitted files": said,
+        "no repository": said,
+    }
+
+
+def test_a_run_of_an_earlier_test_tells_the_outcome_as_a_pilot_does(mine):
+    at = commit(mine)
+    for words in (["y=1", "attn=old"], ["y=1", "attn=other"]):
+        Rows(mine / "rows.jsonl").add(row_of(words, 300, at))
+    content = json.loads(json.dumps(CLAIM)) | {"first_seed": 400}
+    content["predictions"]["p"]["at_risk"] = True
+    (mine / "claim.yaml").write_text(yaml.safe_dump(content))
+    commit(mine)
+    judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
+    assert judged.exploratory().startswith("Exploratory")
+    assert claim_content(judged, 0)["predictions"][0]["at_risk"] is False
 
 
 def tested(mine, loss=1.0):

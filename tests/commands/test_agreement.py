@@ -73,6 +73,27 @@ def test_all_outputs_agree(
         assert ("1 diverged" in names[y]) == (case == "one_diverged")
 
 
+def test_the_page_has_the_best_values_and_the_columns_of_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for variant, losses in (("sdpa", (2.0, 2.2)), ("unscaled", (2.3, 2.1))):
+        for rate, loss in zip((0.1, 0.2), losses, strict=True):
+            folder = tmp_path / "lab" / f"{variant} {rate}" / "0"
+            write_run(tmp_path / "lab", variant, 0, loss, f"optim.lr={rate}", folder=folder)
+    html = tmp_path / "page.html"
+    options = ["--best", "lr", "--columns", "optim.lr", "--html", str(html)]
+    done = attnlab("compare", str(tmp_path / "lab"), *options)
+    assert done.code == 0, done.err
+    page = html.read_text().replace("<wbr>", "")
+    for line in ("0.1 of 0.1 (2.0000), 0.2 (2.2000)", "0.2 of 0.1 (2.3000), 0.2 (2.1000)"):
+        assert line in done.out and line in page
+    headings = re.findall(r"<th>([^<]+)</th>", page[: page.index("<tbody>")])
+    place = headings.index("optim.lr")
+    rows = re.findall(r"<tr>\s*<th>.*?</tr>", page, re.DOTALL)[:2]
+    assert [float(re.findall(r"<td>([^<]*)</td>", row)[place]) for row in rows] == [0.1, 0.2]
+
+
 def test_a_long_label_is_whole_in_files_and_ends_after_a_word_in_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

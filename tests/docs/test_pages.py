@@ -15,6 +15,7 @@ import typer
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from attnlab.claims.work import composed
 from attnlab.commands.cli import app
 from scripts.fill_pages import CELL, TABLE, filled
 
@@ -171,6 +172,27 @@ def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
     assert len(judged) >= 11
     for (said, verdict), shown_by in judged:
         assert said == verdict and shown_by == f"`attnlab reproduce {said}`"
+
+
+def test_the_readme_says_what_is_kept_with_either_start() -> None:
+    (row,) = re.findall(r"^\| <!-- unscaled\.says -->.*$", PAGES[ROOT / "README.md"], re.M)
+    cells = {cell[2] for cell in CELL.findall(row)}
+    assert {"one_head_300", "gpt2_start_300", "gpt2_start_1200"} <= cells
+    assert {"model.init=unit", "model.init=gpt2"} <= set(re.findall(r"`([^`]+)`", row))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "baby"])
+def test_a_preset_of_the_sizes_of_nanogpt_names_what_its_start_differs_in(preset: str) -> None:
+    stds = []
+    for more in ([], ["model.init=gpt2"]):
+        config, _ = composed([f"preset={preset}", *more], ROOT / "experiments")
+        net = config.model(65)
+        C = net.wte.embedding_dim
+        stds.append(float(net.blocks[0].attn.qkv.weight[: 2 * C].detach().std()))
+    assert stds == pytest.approx([C**-0.5, 0.02], rel=0.02)  # nanoGPT: 0.02
+    preset_file = (ROOT / f"conf/preset/{preset}.yaml").read_text(encoding="utf-8")
+    for text in (preset_file, PAGES[ROOT / "docs/training.md"]):
+        assert "nanoGPT" in text and "model.init=gpt2" in text
 
 
 @pytest.mark.slow

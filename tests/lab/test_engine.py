@@ -280,3 +280,23 @@ def test_the_stored_bytes_are_those_of_the_source(tmp_path: Path) -> None:
     subprocess.run([str(ASSEMBLER), str(SOURCE / "operations.wat"), "-o", str(out)], check=True)
     stored = (SOURCE / "operations.wasm.base64").read_text()
     assert out.read_bytes() == base64.b64decode(stored)
+
+
+def test_the_head_with_most_weight_on_the_next_position_is_found():
+    T = 5
+    even = np.full((2, T, T), 1 / T)
+    copies = even.copy()
+    copies[1] = np.eye(T, k=1)  # the second head; its last query has no next position
+    back = even.copy()
+    back[0] = np.eye(T, k=-1)  # looks one position back
+    script = f"""
+        const {{ mostAhead }} = await import({json.dumps((SOURCE / "measures.js").as_uri())});
+        const cases = JSON.parse(process.argv[1]);
+        console.log(JSON.stringify(cases.map((each) => mostAhead(each, {T}))));
+    """
+    cases = [[copies, back], [back, copies], [even, back]]
+    given = json.dumps([[layer.ravel().tolist() for layer in case] for case in cases])
+    command = [str(NODE), "--input-type=module", "-e", script, given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [(x["layer"], x["head"], round(x["weight"], 6)) for x in json.loads(done.stdout)]
+    assert found == [(0, 1, 1.0), (1, 1, 1.0), (0, 0, 0.2)]

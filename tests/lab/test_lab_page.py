@@ -110,6 +110,15 @@ TO_THE_END = """
   seen.command = text("command");
   seen.outcome = text("outcome");
   seen.said = page.models.map((model) => model.said.textContent);
+  const places = page.models[1].patterns.map((pattern) => pattern.length / 64 ** 2);
+  seen.shown = [page.layer, page.head];
+  seen.ahead = places.map((heads, layer) => Array.from({ length: heads }, (_, head) => {
+    let sum = 0;
+    for (let q = 0; q < 63; q++) {
+      sum += page.models[1].patterns[layer][(head * 64 + q) * 64 + q + 1];
+    }
+    return sum / 63;
+  }));
   seen.map = document.querySelector(".map").getBoundingClientRect().width;
   const slider = document.getElementById("row");
   slider.value = 40;
@@ -152,6 +161,10 @@ def see_lesson(folder: Path, lesson: str, steps: int, dark: bool) -> None:
     assert first.label in seen["reading"] and "%" in seen["reading"]
     assert seen["wide"] <= 0 and seen["narrow"] <= 0  # nothing is wider than the window
     assert seen["gray"] == [BLOCKED[first.variant], BLOCKED[second.variant]]
+    leaks = read_entries()[lesson]["judge"] == "leak"  # then the head that copies is shown
+    layer, head = seen["shown"]
+    most = max(max(of_layer) for of_layer in seen["ahead"])
+    assert seen["ahead"][layer][head] == pytest.approx(most) if leaks else head == 0
     assert seen["map"] > 300 and 150 < seen["narrowMap"] < 195
 
 

@@ -26,6 +26,7 @@ from attnlab.claims.markdown import markdown_table
 from attnlab.claims.trials import Row, Run
 
 LEGACY_VERDICTS = {"holds only if": "holds in part", "open": "undecided"}
+WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,13 @@ class Attempt:
 
 def attempts_of(claim: Claim, rows: Mapping[Run, Row]) -> list[Attempt]:
     """All published tests of a claim that git knows, the oldest first; the last may be today's."""
-    legacy = legacy_attempts(claim.folder)
-    seeds = {attempt.first_seed for attempt in legacy}
-    later = [x for x in yaml_attempts(claim, rows) if x.first_seed not in seeds]
-    return [*legacy, *later]
+    later = {attempt.first_seed: attempt for attempt in yaml_attempts(claim, rows)}
+    attempts = []
+    for legacy in legacy_attempts(claim.folder):
+        same = later.pop(legacy.first_seed, legacy)
+        is_withdrawn = same.verdict == WITHDRAWN
+        attempts.append(replace(legacy, verdict=WITHDRAWN) if is_withdrawn else legacy)
+    return [*attempts, *later.values()]
 
 
 def commits_of(file: Path) -> list[tuple[str, str]]:
@@ -118,7 +122,8 @@ def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
         judged = judge_claim(then, rows)
         predictions = {finding.name: earlier(finding) for finding in judged.findings}
         commit, date = first[seed]
-        yield Attempt(date, commit, seed, judged.verdict, predictions)
+        verdict = WITHDRAWN if then.withdrawn else judged.verdict
+        yield Attempt(date, commit, seed, verdict, predictions)
 
 
 def earlier(finding: Finding) -> EarlierPrediction:

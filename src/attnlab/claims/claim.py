@@ -51,7 +51,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide
     long: bool = False  # only run with --long
-    at_risk: bool = False  # declared before any pilot of one of its arms, which git must show
+    at_risk: bool = False  # declared before any run of one of its arms, which git must show
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":
@@ -80,6 +80,7 @@ class Claim(Declared, frozen=True):
     says: str
     order: int = 100  # its place in the table of all claims
     otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"
+    withdrawn: str = ""  # why its rows do not decide the sentence; until it is tested anew
     base: tuple[str, ...]  # Hydra overrides that all arms share, such as experiment=unscaled
     first_seed: int
     most_seeds: Literal[10, 20, 40] = 10

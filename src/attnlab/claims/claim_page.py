@@ -35,6 +35,12 @@ ABOUT_ARMS = (
     "An arm is one side of a comparison. A learning rate that is not among its overrides is the "
     "best of its pilots; where there is none, it is that of the settings."
 )
+# How a prediction is marked that is said to be at risk, by `JudgedClaim.was_at_risk`.
+RISK = {
+    True: "at risk, declared before any run of one of its arms: ",
+    None: "said to be at risk (cannot be checked): ",
+    False: "",  # the page is refused
+}
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
 
@@ -139,17 +145,30 @@ def came_out(judged: JudgedClaim) -> str:
         elif prediction.role in ("for", "against"):
             true = supports(prediction.role, verdict)
             where["True" if true else "False"].append(prediction.where or says)
-    lines = [f"**“{judged.claim.says}” Verdict: {verdict_in_words(judged)}.**", ""]
+    claim = judged.claim
+    lines = [f"**“{claim.says}” Verdict: {short_verdict(judged)}.**", ""]
+    if claim.withdrawn:
+        was = f"By its predictions alone it was: {judged.verdict_of_predictions}."
+        lines += [f"**Withdrawn**: {claim.withdrawn} {was}", ""]
     for key, conditions in where.items():
         lines += [f"- {key}: {condition}" for condition in conditions]
     return "\n".join(lines)
 
 
-def verdict_in_words(judged: JudgedClaim) -> str:
-    """The verdict on the sentence; for one that does not hold, what was shown instead."""
+def short_verdict(judged: JudgedClaim) -> str:
+    """The verdict on the sentence; for one that does not hold, what was shown instead; and whether
+    it was withdrawn."""
+    if judged.claim.withdrawn:
+        return f"{judged.verdict}, withdrawn"
     if judged.verdict == "does not hold" and judged.claim.otherwise:
         return f"does not hold: {judged.claim.otherwise}"
     return judged.verdict
+
+
+def verdict_in_words(judged: JudgedClaim) -> str:
+    """The verdict on the sentence, and why it was withdrawn."""
+    why = judged.claim.withdrawn
+    return f"{short_verdict(judged)}: {why.rstrip('.')}" if why else short_verdict(judged)
 
 
 def difference_of_conditions(judged: JudgedClaim) -> str:
@@ -270,7 +289,7 @@ def prediction_table(judged: JudgedClaim) -> str:
         if finding.steps:
             says += f" After {finding.steps:,} steps."
         if prediction.at_risk:
-            says = f"at risk, declared before any pilot: {says}"
+            says = RISK[judged.was_at_risk(finding)] + says
         agree = f"{outcome.yes} of {outcome.n}" if finding.values else ""
         measured = median_in_words(finding, signed=True)
         if is_share(prediction) and finding.values:
@@ -410,7 +429,9 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
             measured += f" It keeps {share_in_words(first)}."
         else:
             measured += f" {median_in_words(first, signed=True)}"
-        verdict = f"**{verdict_in_words(judged)}**"
+        verdict = f"**{short_verdict(judged)}**"
+        if judged.claim.withdrawn:
+            verdict += f": {judged.claim.withdrawn}"
         lines.append([f"[{name}]({name}/README.md)", judged.claim.says, verdict, measured])
     return markdown_table(
         ["claim", "sentence", "verdict", "its first prediction, measured"], lines

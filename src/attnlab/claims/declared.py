@@ -61,9 +61,19 @@ def git(directory: Path, *words: str) -> str | None:
 def commit_of(directory: Path) -> str:
     """The commit of a directory's repository, with a + if anything but rows, pages and figures
     differs from it; an empty string outside a repository."""
-    head = git(directory, "rev-parse", "HEAD") or ""
+    head = head_of(directory)
     changed = git(directory, "status", "--porcelain", "--", ":/", *GENERATED)
-    return f"{head.strip()}+" if changed else head.strip()
+    return f"{head}+" if changed else head
+
+
+def head_of(directory: Path) -> str:
+    """The commit of a directory's repository; an empty string outside a repository."""
+    return (git(directory, "rev-parse", "HEAD") or "").strip()
+
+
+def knows(directory: Path, commit: str) -> bool:
+    """Whether the repository of a directory has a commit."""
+    return bool(commit) and git(directory, "cat-file", "-e", f"{commit}^{{commit}}") is not None
 
 
 def lost_rows(rows: Path) -> list[str]:
@@ -117,7 +127,7 @@ def undeclared(
     for commit, keys in sorted(made):
         if commit.endswith("+"):
             return f"Exploratory: runs were made with uncommitted changes of {commit[:8]}."
-        if not commit or git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}") is None:
+        if not knows(file.parent, commit):
             return UNCHECKED.format(commit=commit[:8] or "their commit")
         then = content_at(file, commit)
         if then is None or declaration(then, *keys) != declaration(today, *keys):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
-from attnlab.claims.declared import commit_of, undeclared
+from attnlab.claims.declared import commit_of, head_of, knows, undeclared
 from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
 from attnlab.claims.trials import (
@@ -43,7 +43,7 @@ class Finding:
     scores: dict[str, list[float]]  # arm -> the metric, a seed each
     values: Sequence[float]  # one a seed: what is judged
     outcome: Outcome
-    pilots: Sequence[Sequence[Row]] = ()  # of each arm; only if the prediction is at risk
+    known: Sequence[Sequence[Row]] = ()  # all rows of each arm; only if the prediction is at risk
 
     @property
     def name(self) -> str:
@@ -72,7 +72,12 @@ class JudgedClaim:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the sentence."""
+        """The verdict on the sentence; undecided if that of its predictions was withdrawn."""
+        return "undecided" if self.claim.withdrawn else self.verdict_of_predictions
+
+    @property
+    def verdict_of_predictions(self) -> str:
+        """The verdict that follows from the predictions alone."""
         return verdict_on_sentence([(p.role, said) for p, said in self.judged_predictions()])
 
     def verdict_by_prediction(self) -> dict[str, str]:
@@ -109,21 +114,26 @@ class JudgedClaim:
         if why := undeclared(self.claim.file, made, declaration_of):
             return why
         for finding in self.findings:
-            if finding.prediction.at_risk and not self.was_at_risk(finding):
+            if finding.prediction.at_risk and self.was_at_risk(finding) is False:
                 return (
-                    f"Exploratory: {finding.of} is not at risk; all its arms had pilots before it."
+                    f"Exploratory: {finding.of} is not at risk; all its arms had runs before it."
                 )
         return ""
 
-    def was_at_risk(self, finding: Finding) -> bool:
-        """Whether an arm of a prediction had no pilot before the prediction was declared, so that
-        its value was unknown."""
-        for of_arm in finding.pilots:
-            made = {(row["commit"], (finding.of,)) for row in of_arm}
-            before_declaration = undeclared(self.claim.file, made, declaration_of)
-            if not before_declaration:  # each pilot, if there are any, came after it
+    def was_at_risk(self, finding: Finding) -> bool | None:
+        """Whether an arm of a prediction had no row before the prediction was declared, so that
+        its value was unknown; None if git does not show when it was declared."""
+        file = self.claim.file
+        of = (finding.of,)
+        if undeclared(file, [(head_of(file.parent), of)], declaration_of):
+            return None
+        for of_arm in finding.known:
+            made = {(row["commit"], of) for row in of_arm}
+            if not undeclared(file, made, declaration_of):  # each row, if any, came after it
                 return True
-        return False
+        commits = {row["commit"] for of_arm in finding.known for row in of_arm}
+        # A commit with a + does not tell what the file declared when the run was made.
+        return False if all(knows(file.parent, commit) for commit in commits) else None
 
 
 def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
@@ -194,16 +204,16 @@ def judge_prediction(
     low = prediction.above  # it agrees if its value is above this
     high = prediction.below
     outcome = judge(values, low, high, prediction.always, len(seeds))
-    pilots = [pilots_of(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
-    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, pilots)
+    known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
+    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, known)
 
 
-def pilots_of(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
-    """The rows of pilots of an arm, at any learning rate."""
+def rows_of_arm(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
+    """The rows of an arm, of pilots and tests, with any seed and learning rate."""
     words = without_rate(arm.overrides)
     found = []
     for run, row in rows.items():
-        if is_pilot(run) and without_rate(run.overrides) == words:
+        if without_rate(run.overrides) == words:
             found.append(row)
     return found
 

@@ -19,20 +19,23 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
         "says": judged.claim.says,
         "verdict": judged.verdict,
         "in_words": verdict_in_words(judged),
+        "withdrawn": judged.claim.withdrawn,
         "exploratory": judged.exploratory(),
         "missing": missing,
-        "predictions": [finding_content(finding) for finding in judged.findings],
-        "again": {name: finding_content(finding) for name, finding in judged.again.items()},
+        "predictions": [finding_content(judged, finding) for finding in judged.findings],
+        "again": {name: finding_content(judged, each) for name, each in judged.again.items()},
     }
 
 
-def finding_content(finding: Finding) -> dict[str, object]:
+def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
     """A prediction at one length of training, with the numbers by which it is judged."""
     outcome = finding.outcome
+    at_risk = finding.prediction.at_risk and judged.was_at_risk(finding)
     return {
         "name": finding.name,
         "says": finding.prediction.says,
         "role": finding.prediction.role,
+        "at_risk": at_risk,
         "steps": finding.steps,
         "verdict": finding.verdict,
         "agree": outcome.yes,

@@ -50,19 +50,26 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 """
 
 
-def comparison_page(comparisons: Sequence[Comparison], within: float | None = None) -> str:
+def comparison_page(
+    comparisons: Sequence[Comparison],
+    columns: Sequence[str] = (),
+    within: float | None = None,
+    chosen: str = "",
+) -> str:
     """One HTML page without a script, which loads nothing: sentences, commands for more seeds,
     table, figure, patterns of the first seed, and the settings that differ. BadInput if no run has
-    a loss."""
+    a loss. Columns of the table and `within` are those of `comparison_table`; `chosen` are the
+    lines of `at_best`."""
     title = title_of(comparisons)
     sound = [c for c in comparisons if not c.group.is_damaged]
     settings = pd.DataFrame({c.label: c.group.settings for c in sound})
     settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
     settings = settings.replace("NaN", "-")  # not a setting of this variant
     settings = settings[settings.nunique(axis=1) > 1]
-    table = readable_cells(comparison_table(comparisons, within=within))
+    table = readable_cells(comparison_table(comparisons, columns, within))
     rows = table.set_index("run").rename_axis(None)
     parts = [f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)]
+    parts += [f"<p>{html.escape(line)}</p>" for line in chosen.split("\n") if line]
     few, *commands = commands_for_ten(comparisons).split("\n")
     if few:
         typed = "\n".join(command.strip() for command in commands)
