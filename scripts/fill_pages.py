@@ -14,6 +14,7 @@
     <!-- number.variants -->...<!-- / -->          how many there are; also .ranked and .statements
     <!-- table.measures -->...<!-- /table -->      the rows of `attnlab.probes.measures.MEASURES`
     <!-- table.ranking.gate_head -->...<!-- /table -->   the cells of a variant in the ranking
+    <!-- table.trainer -->...<!-- /table -->       the arguments of Lightning's Trainer
     <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
     <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import yaml
 
+from attnlab.building.trainer_arguments import table_of_arguments
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_files
@@ -189,7 +191,12 @@ def filled_table(name: str) -> str:
     kind, _, of = name.partition(".")
     if kind == "ranking":
         return table_of_variant(of)
-    return {"measures": table_of_measures, "floors": table_of_floors}[kind]()
+    tables = {
+        "measures": table_of_measures,
+        "floors": table_of_floors,
+        "trainer": table_of_arguments,
+    }
+    return tables[kind]()
 
 
 def filled(page: str) -> str:

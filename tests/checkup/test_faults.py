@@ -60,7 +60,7 @@ def judged(row: Row, package: Any = attnlab.checkup) -> tuple[bool, str]:
         report = package.checkup(model, **row.options)
     except package.CheckFailed as failed:
         return True, str(failed)
-    wrong = [r for r in report.results if r.status in ("fault", "suspicious", "failed")]
+    wrong = [r for r in report.results if r.status in ("fault", "suspicious", "failed", "error")]
     if wrong:
         return True, "\n\n".join(f"{r.check}: {r.message}" for r in wrong)
     lines: list[str] = []

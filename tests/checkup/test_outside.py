@@ -26,7 +26,7 @@ def wrong(model: Any, **sizes: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = checkup(model, **sizes).results
-    found = [r for r in results if r.status in ("fault", "suspicious", "failed")]
+    found = [r for r in results if r.status in ("fault", "suspicious", "failed", "error")]
     return "\n".join(f"{r.check}: {r.message}" for r in found)
 
 

@@ -57,8 +57,8 @@ MISTAKES = [
     ("optim=lr=0.1", "optim.lr=0.1"),
     ("model=4", "model=4"),
     ("seed=range(x)", "range(x)"),
-    ("trainer.max_time=5", "+trainer.max_time=5"),
-    ("trainer.max_epochs=5", "+trainer.max_epochs=5"),
+    ("trainer.max_time={minutes:5}", "+trainer.max_time={minutes:5}"),
+    ("trainer.max_epochs=5", "trainer.max_steps"),
     ("hydra.run.dir=elsewhere", "outputs="),
     ("hydra.job.chdir=true", "outputs="),
 ]

@@ -17,12 +17,14 @@ import torch.nn.functional as F
 from lightning.pytorch import callbacks
 from torch import nn
 
+from attnlab.building.trainer_arguments import ARGUMENTS, OF_ATTNLAB
 from attnlab.data.contract import IGNORED
 from attnlab.data.corpus import TrainBatches
 from attnlab.errors import BadInput
 from attnlab.files import read_json
-from attnlab.training.config import OURS, read_config
-from attnlab.training.refused import ARGUMENTS, CALLBACKS
+from attnlab.training.config import read_config
+from attnlab.training.refused import CALLBACKS
+from tests.cli import small_run
 from tests.conftest import ROOT, SMALL, on_text, settings
 
 Train = Callable[..., Any]
@@ -89,6 +91,7 @@ SAME_BITS = {
     "sync_batchnorm": "+trainer.sync_batchnorm=true",
     "val_check_interval": "trainer.val_check_interval=4",
 }
+REFUSED = [name for name, argument in ARGUMENTS.items() if argument.allowed is not None]
 ELSEWHERE = {  # what another test shows
     "devices": "test_two_devices_train_to_the_same_number",
     "max_steps": "test_min_steps_and_max_steps_count_steps",
@@ -127,14 +130,48 @@ BAD_ARGUMENTS = [
 
 def test_every_argument_of_the_trainer_is_decided() -> None:
     parameters = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
-    tables = [TO_THE_NUMBER, SAME_BITS, ELSEWHERE, ARGUMENTS, dict.fromkeys(OURS)]
+    tables = [TO_THE_NUMBER, SAME_BITS, ELSEWHERE, REFUSED, dict.fromkeys(OF_ATTNLAB)]
     decided = [name for table in tables for name in table]
-    assert sorted(decided) == sorted(parameters)  # each once
+    assert sorted(decided) == sorted(parameters) == sorted(ARGUMENTS)  # each once
 
 
 def test_every_refused_argument_has_a_row() -> None:
     named = {row.lstrip("+").partition("=")[0].removeprefix("trainer.") for row in BAD_ARGUMENTS}
-    assert ARGUMENTS.keys() <= named
+    assert set(REFUSED) <= named
+
+
+# Values of arguments that are in no configuration, and whether a run can have them.
+TYPED = [
+    *((row, False) for row in BAD_ARGUMENTS if row.startswith("+")),
+    *((row, True) for row in SAME_BITS.values() if row.startswith("+")),
+    *((f"+trainer.{name}=x", False) for name in OF_ATTNLAB),
+    ("+trainer.max_epochs=-1", True),
+    ("+trainer.min_epochs=0", True),
+    ("+trainer.fast_dev_run=false", True),
+    ("+trainer.limit_val_batches=0.5", True),
+    ("+trainer.limit_val_batches=many", False),
+    ("+trainer.max_time={minutes:5}", True),
+    ("+trainer.max_time=5", False),
+    ("+trainer.min_steps=3", True),
+    ("+trainer.profiler=quick", False),
+    ("+trainer.barebones=maybe", False),
+]
+
+
+@pytest.mark.parametrize(("override", "possible"), TYPED)
+def test_what_is_advised_is_accepted_and_what_is_refused_is_told_at_once(
+    override: str, possible: bool, text_file: Path, tmp_path: Path, train: Train
+) -> None:
+    typed = override.removeprefix("+")
+    done = small_run(tmp_path / "out", text_file, typed, "trainer.max_steps=4")
+    advised = f"add it by {override}" in done.err
+    assert (done.code, advised) == (2, possible), done
+    if not possible:
+        assert typed.partition("=")[0] in done.err
+        with pytest.raises(BadInput):
+            train(override)
+        return
+    train(override)
 
 
 @pytest.mark.parametrize("name", TO_THE_NUMBER)

@@ -1,5 +1,6 @@
 """What a run and a sweep say about how far they are."""
 
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,13 @@ from unittest import mock
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from lightning.pytorch.callbacks import TQDMProgressBar
 
+from attnlab.training.config import read_config
 from attnlab.training.progress import StepBar
+from attnlab.training.run import make_trainer
 from attnlab.training.sweep_progress import begin_sweep, in_minutes, note_end_of_run, runs_of
+from tests.conftest import settings
 
 
 @pytest.mark.parametrize(
@@ -71,3 +76,21 @@ def test_the_bar_counts_the_steps_of_the_whole_run(resumed_at: int) -> None:
         bar.on_train_batch_end(trainer, None, None, None, step - resumed_at - 1)
         assert (bar.train_progress_bar.n, bar.train_progress_bar.total) == (step, 300)
     assert bar.train_progress_bar.initial == resumed_at
+
+
+@pytest.mark.parametrize(("out", "err"), [(True, False), (False, True)])
+def test_the_bar_is_where_its_output_is_a_terminal(
+    out: bool,
+    err: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: out)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: err)
+    trainer, _ = make_trainer(read_config(settings("trainer.accelerator=cpu")), tmp_path, False)
+    bar = trainer.progress_bar_callback
+    assert isinstance(bar, StepBar) == out
+    TQDMProgressBar().init_train_tqdm()
+    written = capsys.readouterr()
+    assert "Training" in written.out and not written.err  # where Lightning writes

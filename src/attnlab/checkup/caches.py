@@ -48,7 +48,8 @@ PLACES = ("position_ids", "positions", "cache_position", "input_pos", "start_pos
 
 @runtime_checkable
 class Reorders(Protocol):
-    """A cache that can change the order of its rows, as beam search needs it."""
+    """A cache that can change the order of its rows, as beam search needs it: its own, or those of
+    a cache that it returns."""
 
     def reorder_cache(self, rows: Tensor, /) -> object: ...
 
@@ -85,7 +86,8 @@ class CacheStep:
             case "rows":
                 more[self.place] = torch.arange(begin, end, device=ids.device).expand(len(ids), -1)
         returned = model(ids, **more)
-        return returned, (parts_of(returned).get(self.part), end)
+        new = parts_of(returned).get(self.part)
+        return returned, (held if new is None else new, end)  # None if it was changed in place
 
 
 def cache_step_of(tried: Subject) -> CacheStep:
@@ -261,6 +263,16 @@ def step_plans(T: int, prefill: int) -> list[StepPlan]:
     return tried
 
 
+def with_prefix_at_once(plan: StepPlan, prefix: int) -> StepPlan:
+    """A plan whose first step has all tokens of a prefix, which may see each other. It begins at
+    the first token if padding is before it."""
+    padding = 0 if plan.real is None else int(plan.real.int().argmax(1).max())
+    sizes = [*plan.sizes]
+    while prefix and len(sizes) > 1 and sizes[0] < padding + prefix:
+        sizes[:2] = [sizes[0] + sizes[1]]
+    return replace(plan, sizes=tuple(sizes))
+
+
 def padded_step_plans(plans: list[StepPlan], rows: int) -> list[StepPlan]:
     """The same with padding before or after the first tokens of a row."""
     tried: list[StepPlan] = []
@@ -391,13 +403,13 @@ def _check_state(
 def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
     """The plans that are tried in the state of a subject."""
     effort = tried.effort
-    plans = step_plans(tried.length, effort.prefill)
+    plans = step_plans(tried.length, max(effort.prefill, tried.prefix))
     every: list[StepPlan] = []
     if not decoding.only_padded:
         every = plans
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
-        every[0] = replace(every[0], sizes=every[0].sizes[: effort.single_steps])
+        every[0] = replace(every[0], sizes=every[0].sizes[: tried.prefix + effort.single_steps])
         if effort.mixed_up_to:
             T = min(tried.length, effort.mixed_up_to)
             steps = (1, SEVERAL, 1)
@@ -406,7 +418,9 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
         if tried.state.training or has_one_plan:
             return every[1:2]
         if can_reorder(tried, decoding.step):
-            turned = (effort.prefill // 2,) + (1,) * effort.steps_reordered
+            first = max(effort.prefill // 2, tried.prefix)
+            most = max(0, min(effort.steps_reordered, tried.length - first))
+            turned = (first,) + (1,) * most
             every.append(StepPlan("rows in another order", turned, turned=True))
     if decoding.padded_step is not None:
         padded = padded_step_plans(plans[1:3], tried.rows)
@@ -417,7 +431,11 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
 def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     """The first wrong step of each plan; CannotCheck if the model refuses them all."""
     plans = PlansTried()
-    for plan in _plans_for(tried, decoding):
+    wanted = [with_prefix_at_once(plan, tried.prefix) for plan in _plans_for(tried, decoding)]
+    wanted = [plan for plan in wanted if len(plan.sizes) > 1]
+    if not wanted:
+        raise CannotCheck(f"no step with a cache begins behind the prefix of {tried.prefix}")
+    for plan in wanted:
         try:
             wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded)
         except REFUSALS as error:
@@ -536,9 +554,7 @@ def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tenso
         begin += size
         if plan.turned and cache is not None:
             rows = torch.arange(len(ids) - 1, -1, -1, device=tried.device)
-            beams = own_cache(cache)
-            assert isinstance(beams, Reorders)
-            beams.reorder_cache(rows)
+            cache = reordered(cache, rows)
             turned = not turned
         if turned:
             new = new.flip(0)
@@ -550,6 +566,15 @@ def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tenso
         y = compared_columns(outputs_of(returned, tuple(new.shape[:2])))
         parts.append(y.flip(0) if turned else y)
     return torch.cat(parts, 1)
+
+
+def reordered(cache: tuple[object, int], rows: Tensor) -> tuple[object, int]:
+    """The cache of a `CacheStep` with its rows in another order. Some caches change themselves and
+    return nothing, others return a new one."""
+    own, end = cache
+    assert isinstance(own, Reorders)
+    new = own.reorder_cache(rows)
+    return own if new is None else new, end
 
 
 def own_cache(cache: Own) -> object:
@@ -693,7 +718,8 @@ def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheSt
     places = [name for name in PLACES if name in takes]
     if not places:
         return step
-    plan = step_plans(tried.length, tried.effort.prefill)[1]
+    prefill = max(tried.effort.prefill, tried.prefix)
+    plan = with_prefix_at_once(step_plans(tried.length, prefill)[1], tried.prefix)
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

@@ -84,8 +84,11 @@ def assert_causal(
 def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     """No output depends on later inputs, see `assert_causal`."""
     __tracebackhide__ = True
+    _require_beyond_prefix(tried)
     dense = tried.fitting(dense or tried.dense)
     said = f"nothing depends on later inputs; every suffix of sequences of {dense} was changed"
+    if tried.prefix:
+        said += f" from position {tried.prefix} on"
     tried_states: list[str] = []
     not_tried: list[str] = []
     crashed = ""
@@ -121,6 +124,14 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
         )
     return Passed(said, (), tuple(tried_states), tuple(not_tried), crashed)
+
+
+def _require_beyond_prefix(tried: Subject) -> None:
+    """CannotCheck if all inputs belong to the prefix, so that each may depend on any other."""
+    if tried.prefix >= tried.length:
+        raise CannotCheck(
+            f"all {tried.length} inputs may see each other, for prefix is {tried.prefix}"
+        )
 
 
 def causal_states(tried: Subject) -> list[State]:
@@ -209,7 +220,7 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     if tried.length > dense and (tried.state == EVALUATION or tried.effort.long_in_every_state):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
-        first = [cut for cut in (1, 2, dense // 2) if cut >= tried.prefix]
+        first = [cut for cut in (1, 2, dense // 2) if cut >= first_cut(tried, dense)]
         scans = scans * tried.effort.scans + [(dense, first)] * tried.effort.beginnings
     return [(T, cuts) for T, cuts in scans if cuts]
 
@@ -217,8 +228,15 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
 def _affordable_cuts(tried: Subject, T: int, dense: int) -> list[int]:
     """The cuts of a scan, of which a large model gets fewer, and none inside a prefix."""
     every = 4 * dense if dense == T else 0
-    cuts = [cut for cut in cuts_of(T, every) if cut >= tried.prefix]
+    cuts = [cut for cut in cuts_of(T, every) if cut >= first_cut(tried, T)]
     return cuts if dense == T else cuts[: max(2, tried.affordable(T))]
+
+
+def first_cut(tried: Subject, T: int) -> int:
+    """The first position from which on inputs must not be read earlier: behind the prefix, which
+    begins at the first token if padding is before it."""
+    padding = int(judged_positions(tried, T).int().argmax())
+    return padding + tried.prefix if tried.prefix else 0
 
 
 def _raise(tried: Subject, leak: "Leak | None") -> None:
@@ -307,7 +325,7 @@ def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     """
     __tracebackhide__ = True
     (x,) = tried.draw(1, T)
-    cut = T // 2
+    cut = max(T // 2, tried.prefix)
     ids = tried.pool
     xs = x.repeat(len(ids), 1)  # (V, T)
     xs[:, cut // 2] = ids
@@ -413,12 +431,12 @@ def dependence(tried: Subject, xs: Tensor) -> Tensor:
 
 def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     """A leak in words, and the map of a short sequence."""
-    T = min(len(leak.x), MAP)
+    T = len(leak.x) if len(leak.x) <= MAP else tried.anew().fitting(MAP)
     tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
     own = dependence(tried, leak.x[None, :T])
     another = dependence(tried, tried.draw(1, T))
     for map_ in (own, another):
-        map_[:, : tried.prefix] = 0.0  # which all may read
+        map_[:, : first_cut(tried, T)] = 0.0  # which all may read
         judged = judged_positions(tried, T)
         map_ *= judged & judged[:, None]
     map_ = own.maximum(another)
@@ -456,6 +474,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
         )
+    _require_beyond_prefix(tried)
     with tried.put(EVALUATION) as evaluation:
         how = steady(evaluation)
     with tried.put(State(weights=Weights.HUGE)) as huge:
@@ -465,7 +484,8 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # Scores of the first positions must happen to be low.
-        cuts = [cut for cut in (1, 2, 3, T // 2) if cut >= tried.prefix]
+        middle = max(T // 2, tried.prefix)
+        cuts = [cut for cut in (1, 2, 3, middle) if tried.prefix <= cut < T]
         for _ in range(tried.effort.texts_enlarged):
             if leak := first_leak(there, T, cuts):
                 raise CheckFailed(

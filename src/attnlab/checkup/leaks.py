@@ -3,6 +3,8 @@
 Letters: B batch, T time, C channels.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -88,7 +90,9 @@ def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
     return "no single module reads ahead"
 
 
-Recorded = dict[tuple[nn.Module, int], tuple[list[Tensor], list[Tensor]]]
+ModuleCall = tuple[nn.Module, int]  # a module and the number of its call
+Recorded = dict[ModuleCall, tuple[list[Tensor], list[Tensor]]]
+Shape = tuple[int, ...]
 
 
 def record_modules(
@@ -97,25 +101,69 @@ def record_modules(
     """The outputs from begin to end, and there the inputs and outputs of each module, by module
     and number of its call, as the calls end."""
     recorded: Recorded = {}
+    shorter: dict[ModuleCall, tuple[list[Shape], list[Shape]]] = {}
     T = len(x)
 
-    def part_of(value: object) -> list[Tensor]:
+    def keep_shapes(call: ModuleCall, given: object, returned: object) -> None:
+        shorter[call] = _shapes_in(given), _shapes_in(returned)
+
+    def keep_parts(call: ModuleCall, given: object, returned: object) -> None:
+        of_given, of_returned = shorter.get(call, ([], []))
+        recorded[call] = part_of(given, of_given), part_of(returned, of_returned)
+
+    def part_of(value: object, shapes: list[Shape]) -> list[Tensor]:
+        """The part of each tensor that has time; `shapes` are theirs in the shorter text."""
+        tensors = [x for _, x in named_tensors(value)]
+        known: list[Shape] | list[None] = shapes
+        if len(shapes) != len(tensors):  # a module may be called in another way then
+            known = [None] * len(tensors)
         parts = []
-        for _, x in named_tensors(value):
-            axes = [axis for axis, size in enumerate(x.shape) if size == T]
-            if len(axes) == 1 or (x.ndim == 3 and axes == [1, 2]):  # (B, T, C), C = T
-                parts.append(x.detach().narrow(axes[0], begin, end - begin).clone())
+        for x, shape in zip(tensors, known, strict=True):
+            axis = _axis_of_time(tuple(x.shape), shape, T)
+            if axis is not None:
+                parts.append(x.detach().narrow(axis, begin, end - begin).clone())
         return parts
 
-    def keep(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
-        number = sum(key[0] is part for key in recorded)
-        recorded[part, number] = part_of((args, named)), part_of(output)
+    try:
+        _hooked(tried, module, x[: max(1, T // 2)], keep_shapes)
+    except REFUSALS:  # as of a model of one length
+        shorter.clear()
+    return _hooked(tried, module, x, keep_parts)[:, begin:end], recorded
+
+
+def _hooked(
+    tried: Subject,
+    module: nn.Module,
+    x: Tensor,
+    keep: Callable[[ModuleCall, object, object], None],
+) -> Tensor:
+    """The outputs for x (T, ...), while what each module takes and returns is handed over."""
+    calls: Counter[nn.Module] = Counter()
+
+    def hook(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
+        keep((part, calls[part]), (args, named), output)
+        calls[part] += 1
 
     with ExitStack() as handles:
         for part in module.modules():
-            handles.enter_context(part.register_forward_hook(keep, with_kwargs=True))
-        y = tried(x[None])[:, begin:end]
-    return y, recorded
+            handles.enter_context(part.register_forward_hook(hook, with_kwargs=True))
+        return tried(x[None])
+
+
+def _shapes_in(value: object) -> list[Shape]:
+    """The shapes of the tensors in a value."""
+    return [tuple(x.shape) for _, x in named_tensors(value)]
+
+
+def _axis_of_time(shape: Shape, shorter: Shape | None, T: int) -> int | None:
+    """The axis of a tensor that is time, of T inputs, if there is just one. A width may be T, too,
+    but it is the same in a shorter text."""
+    axes = [axis for axis, size in enumerate(shape) if size == T]
+    if shorter is not None and len(shorter) == len(shape):
+        axes = [axis for axis in axes if shorter[axis] != T]
+    if len(axes) == 1 or (len(shape) == 3 and axes == [1, 2]):  # (B, T, C), or (B, T, T)
+        return axes[0]
+    return None
 
 
 def any_differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:

@@ -9,6 +9,12 @@ from torch import Tensor
 # What a model raises when it is called in a way that it does not support.
 REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 
+# What a model may raise in a call that only asks whether it can be called so: anything.
+PROBE_ERRORS = (Exception,)
+
+# The functions of the checkup that call a model, which may be built-in and leave no frame.
+CALL_A_MODEL = ("raw", "plainly", "with_targets", "loss", "cache_step_of", "__call__")
+
 
 class CheckFailed(AssertionError):
     """A model lacks a property.
@@ -75,3 +81,10 @@ def in_one_line(error: BaseException) -> str:
 def _is_library(file: str, here: str) -> bool:
     """Whether a file is one of the checkup or of torch, or code without a file, as "<string>"."""
     return file.startswith((here, "<")) or "torch" in Path(file).parts
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Whether the checkup itself raised an error, and not a model that it has called."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    is_here = last.filename.startswith(str(Path(__file__).parent))
+    return is_here and last.name not in CALL_A_MODEL

@@ -349,6 +349,7 @@ def _documents(
     # A separator may be the last token of a document or the first one of the next.
     last = document if call is not None else torch.bucketize(at, borders)
     crosses = document[:, None] < last  # (T, T): from the input j to the output t
+    crosses &= torch.maximum(at[:, None], at) >= tried.prefix  # whose inputs may see each other
 
     def outputs(ids: Tensor, of: Tensor) -> Tensor:
         if call is None:

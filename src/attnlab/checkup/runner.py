@@ -21,7 +21,14 @@ from .modes import (
     check_precision_kept,
     check_rows_independent,
 )
-from .outcomes import CannotCheck, CheckFailed, Passed, in_one_line
+from .outcomes import (
+    PROBE_ERRORS,
+    CannotCheck,
+    CheckFailed,
+    Passed,
+    in_one_line,
+    is_own_error,
+)
 from .padding import check_documents_separate, check_padding_ignored
 from .subject import Sizes, Subject, prepared
 
@@ -33,6 +40,7 @@ EXPLAINS = {
     "loss": ("ignored labels",),
 }
 WRONG = ("fault", "suspicious")
+OWN_ERROR = 4  # the exit code if the checkup itself raised an error
 WIDTH = 80  # of a line of the report
 TITLE = 16  # of which the name of the property
 
@@ -64,7 +72,7 @@ class PropertyResult:
     """What one property says of a model."""
 
     check: str
-    status: str  # "ok", "fault", "suspicious", "not applicable", "failed"
+    status: str  # "ok", "fault", "suspicious", "not applicable", "failed", "error"
     message: str
     remarks: tuple[str, ...] = ()
     states: tuple[str, ...] = ()  # in which it was tried
@@ -103,17 +111,22 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: healthy, 1: a fault was found, 3: the model raised an error while it was examined.
+        """0: healthy, 1: a fault was found, 3: the model raised an error while it was examined,
+        4: the checkup itself did, so that nothing is known.
 
         The command also ends with 2, if the model cannot be called.
         """
         statuses = {result.status for result in self.results}
         if "fault" in statuses:
             return 1
+        if "error" in statuses:
+            return OWN_ERROR
         return 3 if "failed" in statuses else 0
 
     @property
     def verdict(self) -> str:
+        if self.exit_code == OWN_ERROR:
+            return "not known, for the checkup has an error"
         return {0: "healthy", 1: "faulty", 3: "the examination failed"}[self.exit_code]
 
     @property
@@ -200,6 +213,8 @@ def _run_check(title: str, check: Check) -> PropertyResult:
     except CannotCheck as error:
         return PropertyResult(title, "not applicable", str(error))
     except Exception as error:  # a model may raise anything
+        if is_own_error(error):
+            return PropertyResult(title, "error", f"the checkup raised {in_one_line(error)}")
         return PropertyResult(title, "failed", f"the model raised {in_one_line(error)}")
     status = "failed" if passed.crashed else "ok"
     message = passed.crashed or passed.said
@@ -222,8 +237,11 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
     if "padding" in titles:
         looked_at.add("attention_mask")
     if "cache" in titles:
-        step = cache_step_of(tried)
-        looked_at |= {step.argument, *step.flags}
+        try:
+            step = cache_step_of(tried)
+            looked_at |= {step.argument, *step.flags}
+        except PROBE_ERRORS:  # which the property says
+            pass
     with tried.evaluating():
         missing = tried.not_tried(looked_at)
     if not arguments_of(tried.model) and not tried.own_call:

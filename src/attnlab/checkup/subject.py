@@ -33,7 +33,7 @@ from .effort import (
     VERY_LARGE,
     Effort,
 )
-from .outcomes import REFUSALS, CannotCheck, in_one_line
+from .outcomes import PROBE_ERRORS, CannotCheck, in_one_line
 from .states import (
     EVALUATION,
     LARGE,
@@ -164,7 +164,7 @@ class Subject:
             try:
                 with self.restoring():
                     self(x)
-            except REFUSALS:
+            except PROBE_ERRORS:
                 self.lengths[T] = self.length
         return self.lengths[T]
 
@@ -324,9 +324,13 @@ class Subject:
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
         x = self.draw(self.batch(2), self.usual_length)
-        others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
-        if others:
-            missing.append(f"the outputs {', '.join(others)} (give call)")
+        try:
+            others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
+        except PROBE_ERRORS as error:
+            missing.append(f"outputs beside the first, for the model raises {in_one_line(error)}")
+        else:
+            if others:
+                missing.append(f"the outputs {', '.join(others)} (give call)")
         if self.effort.not_tried:
             missing.append(self.effort.not_tried)
         if self.shortened:
@@ -454,7 +458,7 @@ def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int |
                     with torch.no_grad():
                         returned = made.raw(made.draw(n, made.length))
                         y = outputs_of(returned, (n, made.length))
-                except Exception as error:  # a model may raise anything
+                except PROBE_ERRORS as error:
                     errors.append(error)
                     continue
                 if exact or n == 1:
@@ -474,7 +478,7 @@ def _most_rows(made: Subject, most: int) -> int:
         try:
             replace(made, rows=most).raw(made.draw(most, made.first_length))
             return most
-        except REFUSALS:
+        except PROBE_ERRORS:
             most //= 2
     return 2
 
@@ -534,7 +538,7 @@ def best_dtype(made: Subject) -> torch.dtype | None:
             with changed(made.model, dtype=dtype):
                 if bool(made(made.draw(2, made.first_length)).isfinite().all()):
                     return dtype
-        except REFUSALS:
+        except PROBE_ERRORS:
             continue
     return None
 
@@ -551,7 +555,7 @@ def unwritten_weights(made: Subject) -> frozenset[int]:
             before = _fingerprints(large)
             try:
                 there(x)
-            except REFUSALS:
+            except PROBE_ERRORS:
                 return frozenset()
             if _fingerprints(large) != before:
                 return frozenset()
@@ -612,10 +616,12 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
                 found[ones.said] = ones
                 for side in ("left", "right"):
                     said = f"padding on the {side}"
-                    found[said] = Given(
+                    padded = Given(
                         said, "attention_mask", partial(_mask_of, side, dtype),
                         partial(real_tokens, side), pads=True,
                     )  # fmt: skip
+                    if _accepts(made, padded):
+                        found[said] = padded
                 break
     for name in DOCUMENTS:
         documents = Given(f"{name} of three", name, document_numbers, _all_positions)
@@ -628,12 +634,15 @@ def _inverted(made: Subject, ones: Given) -> bool:
     """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
     zeros = replace(ones, values=partial(_zeros_like, ones))
     x = made.draw(made.batch(made.effort.rows), made.first_length)
-    with made.evaluating():
-        plain = made(x)
-        with_ones, with_zeros = (
-            replace(made, call=partial(call_with_given, made.call, given))(x)
-            for given in (ones, zeros)
-        )
+    try:
+        with made.evaluating():
+            plain = made(x)
+            with_ones, with_zeros = (
+                replace(made, call=partial(call_with_given, made.call, given))(x)
+                for given in (ones, zeros)
+            )
+    except PROBE_ERRORS:  # a row without tokens may be refused
+        return False
     return relative(with_zeros, plain) <= 1e-5 < relative(with_ones, plain)
 
 
@@ -646,7 +655,7 @@ def _accepts(made: Subject, optional: Given) -> bool:
     try:
         with made.evaluating():
             replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
-    except REFUSALS:
+    except PROBE_ERRORS:
         return False
     return True
 

@@ -29,10 +29,11 @@ def checkup(
     NAME is a model, or a function or class without arguments that makes it.
 
     Exit codes: 0 healthy, 1 faulty, 2 bad input or a model that cannot be called, 3 the model
-    raised an error while it was examined.
+    raised an error while it was examined, 4 the checkup itself raised one, so nothing is known.
     """
     from attnlab.checkup import CannotCheck
     from attnlab.checkup import checkup as examine
+    from attnlab.checkup.runner import OWN_ERROR
 
     model = load_target(target, trust=trust)
     try:
@@ -42,6 +43,10 @@ def checkup(
     except CannotCheck as error:
         _show_own_traceback(error.__cause__)
         raise BadInput(f"{target}: {error}") from error
+    except Exception:  # Python would exit with 1, which says that the model is faulty
+        traceback.print_exc()
+        print(f"{target}: the checkup failed, which says nothing of the model", file=sys.stderr)
+        sys.exit(OWN_ERROR)
     if json:
         from attnlab.runs.document import document, json_text
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from attnlab.errors import first_line
+from attnlab.building.trainer_arguments import ARGUMENTS
+from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.runs.settings import flat
 
@@ -69,11 +71,31 @@ def unknown_key(key: str, words: Sequence[str]) -> str:
     """What to say of a setting that does not exist."""
     typed = [word for word in words if word.lstrip("+~").partition("=")[0] == key]
     value = typed[0].partition("=")[2] if typed else ""
-    if key.startswith("trainer.") and key.removeprefix("trainer.") in trainer_arguments():
-        return f"{key} is not in the configuration; add it by +{key}={value}"
+    group, _, name = key.partition(".")
+    if group == "trainer" and name in ARGUMENTS:
+        return refusal_of_argument(key, words) or (
+            f"{key} is not in the configuration; add it by +{key}={value}"
+        )
     near = " or ".join(f"{name}={value}" for name in similar_settings(key))
     advice = f"did you mean {near}?" if near else "--cfg job lists all settings"
     return f"{key} is not a setting; {advice}"
+
+
+def refusal_of_argument(key: str, words: Sequence[str]) -> str:
+    """Why a run cannot have an argument of the Trainer as it was typed, "" if it can."""
+    from attnlab.training.config import bound_trainer, read_settings
+
+    own = [f"+{word}" for word in words if word.partition("=")[0] == key]
+    others = [word for word in words if word[0] != "-" and word.partition("=")[0] != key]
+    for overrides in ([*others, *own], own):
+        try:
+            bound_trainer(read_settings(configuration_of(overrides)).trainer)
+        except BadInput as error:
+            return str(error) if key in str(error) else ""
+        except (HydraException, OmegaConfBaseException):  # of another word, or a sweep
+            continue
+        break
+    return ""
 
 
 def similar_settings(key: str) -> list[str]:
@@ -158,17 +180,13 @@ def config_groups() -> list[str]:
 
 def default_settings() -> list[str]:
     """The settings of the default configuration, with their groups."""
+    plain = OmegaConf.to_container(configuration_of([]))
+    assert isinstance(plain, dict)
+    return list(flat({str(key): value for key, value in plain.items()}))
+
+
+def configuration_of(overrides: list[str]) -> DictConfig:
+    """The configuration of a command with these overrides."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(Path(lab_path("conf")).resolve()), version_base="1.3"):
-        composed = OmegaConf.to_container(compose("train"))
-    assert isinstance(composed, dict)
-    return list(flat({str(key): value for key, value in composed.items()}))
-
-
-def trainer_arguments() -> set[str]:
-    """The arguments of Lightning's Trainer."""
-    import inspect
-
-    import lightning.pytorch as L
-
-    return set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
+        return compose("train", overrides)

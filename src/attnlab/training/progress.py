@@ -1,4 +1,4 @@
-"""The progress bar of a run: its steps, the time left, and the last losses, in one line."""
+"""The progress bar of a run: its steps and the time left, in one line."""
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import TQDMProgressBar

@@ -1,58 +1,23 @@
-"""What Lightning offers and a run of attnlab refuses: arguments of its Trainer, and callbacks.
+"""The callbacks of Lightning that a run of attnlab refuses.
 
 Each would change what is trained or measured without a trace in the result, or do nothing. All
-other arguments and callbacks work; the table in docs/training.md says how.
+others work. Arguments of the Trainer are in `attnlab.building.trainer_arguments`.
 """
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import lightning.pytorch as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from attnlab.building.trainer_arguments import NO_LOOP
 from attnlab.errors import BadInput
-from attnlab.runs.settings import Settings
 
 MONITORED = "val/loss"  # the only value that attnlab gives to callbacks
 
 
-class Refused(NamedTuple):
-    """An argument of the Trainer: the values that change nothing, and a reason for all others."""
-
-    allowed: tuple[float | bool | None, ...]
-    because: str
-
-
-NO_EPOCHS = "a run counts steps, not epochs; use trainer.max_steps"
-ONE_BATCH_A_STEP = "the batch of step n is a function of seed and n; use trainer.max_steps"
-NO_LOOP = "attnlab only trains and validates"
-ARGUMENTS = {
-    "num_nodes": Refused((1,), "attnlab trains on one machine; use trainer.devices"),
-    "fast_dev_run": Refused(
-        (False, 0), "it drops checkpoints and loggers; use trainer.max_steps=1 logger=none"
-    ),
-    "max_epochs": Refused((None, -1), NO_EPOCHS),
-    "min_epochs": Refused((None, 0), NO_EPOCHS),
-    "limit_train_batches": Refused((None,), ONE_BATCH_A_STEP),
-    "overfit_batches": Refused((0, 0.0), ONE_BATCH_A_STEP + ", or a short text"),
-    "limit_test_batches": Refused((None,), NO_LOOP),
-    "limit_predict_batches": Refused((None,), NO_LOOP),
-    "check_val_every_n_epoch": Refused(
-        (None,), "validations are counted in steps; use trainer.val_check_interval"
-    ),
-    "num_sanity_val_steps": Refused(
-        (0,), "it would be recorded as a validation; the first one is after val_check_interval"
-    ),
-    "enable_checkpointing": Refused(
-        (None, True), "a run resumes from its checkpoints; use checkpoint_every for fewer of them"
-    ),
-    "barebones": Refused((False,), "it turns off the callbacks that a run consists of"),
-    "reload_dataloaders_every_n_epochs": Refused((0,), ONE_BATCH_A_STEP),
-    "model_registry": Refused((None,), "attnlab uploads no models"),
-}
 OWN_SCHEDULE = "set optim.lr, or sweep over it with -m optim.lr=1e-3,3e-3,1e-2"
 CHANGES_WEIGHTS = "it changes the weights behind the optimizer; write a layer or an optimizer"
 CALLBACKS = {
@@ -67,27 +32,6 @@ CALLBACKS = {
     "StochasticWeightAveraging": "it averages after the last validation; use callbacks=ema",
     "ThroughputMonitor": "metrics.json has tokens_per_second; it reads batches of another form",
 }
-
-
-def check_arguments(trainer: Settings) -> None:
-    """Raise BadInput for an argument of the Trainer that a run cannot have."""
-    for name, (allowed, because) in ARGUMENTS.items():
-        if name in trainer and trainer[name] not in allowed:
-            raise BadInput(f"trainer.{name} = {trainer[name]} is not possible: {because}")
-    limit = trainer.get("limit_val_batches")
-    if limit is not None and limit <= 0:
-        raise BadInput(
-            f"trainer.limit_val_batches = {limit} leaves no validation, and so no result; use 1 "
-            "or more, or a fraction such as 0.1"
-        )
-    clip = trainer.get("gradient_clip_val")
-    if clip is not None and clip < 0:
-        raise BadInput(f"trainer.gradient_clip_val = {clip} must be 0 or more, or null")
-    steps = trainer["max_steps"]
-    if (trainer.get("min_steps") or 0) > steps:
-        raise BadInput(
-            f"trainer.min_steps = {trainer['min_steps']} is above trainer.max_steps = {steps}"
-        )
 
 
 def make_callbacks(factories: Iterable[partial[L.Callback]], loggers: int) -> list[L.Callback]:

@@ -1,0 +1,278 @@
+"""Right models that refuse a call of the checkup, or keep a contract in another way than most.
+
+Letters: B batch, T time, V symbols.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnlab.checkup import CheckFailed, assert_cache_equal, assert_causal, checkup
+from attnlab.checkup import causal as causality
+from tests.checkup.modes import Cache, OtherNames, Stateful
+from tests.checkup.small import LM, Attention, C, V, every, filled, tril
+from tests.cli import attnlab
+
+LENGTH = 32
+
+
+def judged(model: Any, **sizes: Any) -> dict[str, str]:
+    """The status of each property."""
+    return {result.check: result.status for result in checkup(model, **sizes).results}
+
+
+# ---- what a model refuses
+
+
+class Refuses(Stateful):
+    """Raises an error for some masks."""
+
+    def __init__(self, refused: str, error: Callable[[str], Exception] = ValueError) -> None:
+        super().__init__()
+        self.refused, self.error = refused, error
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ) -> Tensor:
+        B = len(input_ids)
+        real = torch.ones(B, 1, dtype=torch.bool)
+        if attention_mask is not None:
+            real = attention_mask.bool()
+        found = {
+            "no token": not real.any(1).all(),
+            "left": not real[:, 0].all(),
+            "documents": document_ids is not None,
+            "many rows": B > 8,
+            "fp64": self.head.weight.dtype is torch.float64,
+        }
+        if found[self.refused]:
+            raise self.error(f"{self.refused} is refused")
+        return super().forward(input_ids, attention_mask, document_ids)
+
+
+class OneLength(LM):
+    """A model of one length that is longer than a map, without a mask."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: Attention(may=every), length=64)
+
+    def forward(self, ids: Tensor, *args: Any) -> Tensor:
+        if ids.shape[1] != self.block_size:
+            raise RuntimeError(f"{ids.shape[1]} inputs, not {self.block_size}")
+        return super().forward(ids, *args)
+
+
+class OtherError(Exception):
+    """As of a library that checks shapes."""
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        ("no token", ValueError),
+        ("no token", OtherError),
+        ("documents", OtherError),
+        ("many rows", OtherError),
+        ("fp64", OtherError),
+    ],
+)
+def test_a_call_that_only_asks_may_be_refused(refused: str, error: Any) -> None:
+    torch.manual_seed(0)
+    statuses = judged(Refuses(refused, error))
+    assert set(statuses.values()) == {"ok"}, statuses
+
+
+def test_padding_that_is_refused_is_told_by_its_property_alone() -> None:
+    torch.manual_seed(0)
+    statuses = judged(Refuses("left"))
+    assert [check for check, status in statuses.items() if status != "ok"] == ["padding"]
+
+
+class Encoder(nn.Module):
+    """Of torch, which gives NaN for a row without tokens."""
+
+    vocab_size, block_size = V, 24
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(C, 4, 2 * C, 0.0, batch_first=True)
+        self.embed, self.head = nn.Embedding(V, C), nn.Linear(C, V)
+        self.encode = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        blocked = None if attention_mask is None else attention_mask == 0
+        return self.head(self.encode(self.embed(ids), src_key_padding_mask=blocked))
+
+
+def test_an_encoder_of_torch_is_examined() -> None:
+    torch.manual_seed(0)
+    model = Encoder()
+    assert judged(model)["causal"] == "fault"
+    statuses = judged(model, prefix=model.block_size)
+    assert statuses["causal"] == statuses["finite fill"] == "not applicable", statuses
+    assert statuses["rows"] == statuses["padding"] == "ok", statuses
+
+
+def test_a_leak_of_a_model_of_one_length_is_told() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(CheckFailed, match="every position reads all 64"):
+        assert_causal(OneLength())
+
+
+# ---- errors of the checkup itself
+
+
+def test_an_error_of_the_checkup_is_none_of_the_model(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.py").write_text("from tests.checkup.small import LM\n")
+    monkeypatch.setattr(causality, "dependence", None)
+    done = attnlab("checkup", "small.py:LM")
+    assert done.code == 4 and "the checkup raised TypeError" in done.out, done
+    monkeypatch.setattr("attnlab.checkup.subject.best_dtype", None)
+    done = attnlab("checkup", "small.py:LM")
+    assert done.code == 4 and "Traceback" in done.err, done
+
+
+# ---- caches that keep the contract in another way
+
+
+class Reordered(Cache):
+    """Returns a new cache in another order of rows, all of it or a part."""
+
+    def reorder_cache(self, rows: Tensor) -> "Reordered":  # type: ignore[override]
+        parts = [(k[rows], v[rows] if self.whole else v) for k, v in self]
+        return Reordered(parts, self.whole)
+
+
+class ReturnsReordered(OtherNames):
+    """Its cache does not change itself when it is reordered."""
+
+    def forward(self, ids: Tensor, state: Any = None) -> Any:
+        logits, cache = super().forward(ids, state)
+        return logits, Reordered(cache, cache.whole)
+
+
+class ReturnsOnce(OtherNames):
+    """Returns its cache after the first step, and then changes it in place."""
+
+    def forward(self, ids: Tensor, state: Any = None) -> Any:
+        logits, cache = super().forward(ids, state)
+        if state is None:
+            return logits, cache
+        state[:] = cache
+        return logits, None
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (ReturnsReordered, ""),
+        (lambda: ReturnsReordered("keys are reordered alone"), "rows in another order"),
+        (ReturnsOnce, ""),
+        (lambda: ReturnsOnce("restarts"), "steps of one token and of several are wrong"),
+    ],
+)
+def test_a_cache_may_change_itself_or_return_another(make: Callable[[], Any], words: str) -> None:
+    torch.manual_seed(0)
+    if not words:
+        assert_cache_equal(make())
+        return
+    with pytest.raises(CheckFailed, match=words):
+        assert_cache_equal(make())
+
+
+# ---- a prefix, whose inputs may see each other
+
+
+class Prefixed(nn.Module):
+    """A prefix-LM whose prefix begins in each row, or at its first token; its cache has keys and
+    values, and the mask. `more` tokens behind the prefix may be read, too."""
+
+    vocab_size, block_size = V, LENGTH
+
+    def __init__(self, prefix: int, begins: str = "row", more: int = 0) -> None:
+        super().__init__()
+        self.prefix, self.begins, self.more = prefix, begins, more
+        self.embed, self.place = nn.Embedding(V, C), nn.Embedding(LENGTH, C)
+        self.qkv, self.head = nn.Linear(C, 3 * C), nn.Linear(C, V, bias=False)
+
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        past: Any = None,
+    ) -> Any:
+        begin = 0 if past is None else past[0].shape[1]
+        end = begin + ids.shape[1]
+        q, k, v = self.qkv(self.embed(ids) + self.place(torch.arange(begin, end))).chunk(3, -1)
+        if past is not None:
+            k, v = (torch.cat(pair, 1) for pair in zip(past, (k, v), strict=True))
+        real = torch.ones(len(ids), end, dtype=torch.bool)
+        if attention_mask is not None:
+            real = attention_mask.bool()
+        first = real.int().argmax(1) if self.begins == "token" else torch.zeros(len(ids))
+        at = torch.arange(end)
+        may = tril(end) | (at < first[:, None, None] + self.prefix + self.more)
+        if document_ids is not None:
+            inside = torch.maximum(at[:, None], at) < self.prefix
+            may = may & (inside | (document_ids[:, :, None] == document_ids[:, None]))
+        may = (may & real[:, None]) | torch.eye(end, dtype=torch.bool)
+        return self.head(filled(q, k, may[:, begin:]).softmax(-1) @ v), (k, v)
+
+
+@pytest.mark.parametrize("begins", ["row", "token"])
+@pytest.mark.parametrize("prefix", [8, 15, 16, 17, 20, 28, 31])
+def test_a_prefix_of_any_length_is_right(prefix: int, begins: str) -> None:
+    torch.manual_seed(0)
+    statuses = judged(Prefixed(prefix, begins), prefix=prefix)
+    if prefix > 26:  # no steps are left behind it and the padding
+        del statuses["padded cache"]
+    assert set(statuses.values()) == {"ok"}, statuses
+
+
+@pytest.mark.parametrize("prefix", [8, 17, 30])
+def test_what_is_read_behind_a_prefix_is_found(prefix: int) -> None:
+    torch.manual_seed(0)
+    assert judged(Prefixed(prefix, more=1), prefix=prefix)["causal"] == "fault"
+
+
+def test_where_all_inputs_may_see_each_other_causality_does_not_apply() -> None:
+    torch.manual_seed(0)
+    statuses = judged(Prefixed(LENGTH), prefix=LENGTH)
+    for check in ("causal", "finite fill", "cache"):
+        assert statuses[check] == "not applicable", statuses
+
+
+# ---- a width that is as large as the length
+
+
+class Normed(nn.Module):
+    """A GRU, whose last state is (1, B, C), and a norm over the batch and time."""
+
+    vocab_size = V
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.block_size = length
+        self.embed, self.recur = nn.Embedding(V, width), nn.GRU(width, width, batch_first=True)
+        self.norm, self.head = nn.BatchNorm1d(width), nn.Linear(width, V)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y, _ = self.recur(self.embed(ids))
+        return self.head(self.norm(y.mT).mT)
+
+
+@pytest.mark.parametrize(("width", "length"), [(32, 32), (24, 32), (24, 24)])
+def test_a_width_is_not_taken_for_time(width: int, length: int) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(CheckFailed, match="reads ahead is norm"):
+        assert_causal(Normed(width, length))
