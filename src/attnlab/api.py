@@ -25,7 +25,7 @@ from attnlab.errors import BadInput
 from attnlab.files import JsonObject
 from attnlab.installation import lab_path
 from attnlab.runs.compare import Comparison
-from attnlab.runs.frame import read_runs
+from attnlab.runs.frame import read_run, read_runs
 from attnlab.runs.settings import MAIN, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
@@ -73,8 +73,9 @@ class TrainedRun:
         status = str(self.metrics["status"])
         if not self.fresh:
             status += " before"
+        name = read_run(self.folder).get("attn", self.metrics["variant"])
         return (
-            f"{self.metrics['variant']} with seed {self.metrics['seed']}: {status}, validation "
+            f"{name} with seed {self.metrics['seed']}: {status}, validation "
             f"loss {self.loss:.4f} nats per {self.metrics['unit']}\n{self.folder}"
         )
 

@@ -193,6 +193,7 @@ def test_a_class_of_a_cell(
     assert len(attnlab.read_runs(run.folder)["attn.source"][0]) == 64
     same = attnlab.train(*small, "attn.scale=0.7071067811865476")  # 2 / sqrt(8)
     assert run.loss == pytest.approx(same.loss, rel=1e-5) and run.model().training is False
+    assert repr(run).startswith("Louder with seed 0") and "attn=sdpa" in str(run.folder)
     other = attnlab.train(*small, **{"attn.may_attend": cell["near"]})
     assert other.loss != run.loss
     with pytest.raises(BadInput, match="position 1"):
