@@ -7,7 +7,6 @@ attnlab.compare(runs)
 
 import contextlib
 import html
-import inspect
 import itertools
 import linecache
 import os
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # imported when something is trained
     from matplotlib.figure import Figure
     from omegaconf import DictConfig
 
+    from attnlab.building.source import CodeBeside
     from attnlab.model import GPT
     from attnlab.training.config import RunConfig
 
@@ -113,7 +113,9 @@ def train(
 
     Raises BadInput where the command would print a sentence.
     """
-    return _train(_asked(overrides, settings, config_dir), callbacks)
+    asked = _asked(overrides, settings, config_dir)
+    _warn_of_unseen(asked.of_main)
+    return _train(asked, callbacks)
 
 
 def sweep(
@@ -136,6 +138,7 @@ def sweep(
     from joblib import Parallel, cpu_count, delayed
 
     asked = _asked(overrides, settings, config_dir)
+    _warn_of_unseen(asked.of_main)
     each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
     limit = 4 if _has_gpu() else cpu_count()
     jobs = min(jobs or min(cpu_count(), limit), len(each))
@@ -271,7 +274,12 @@ def _asked(
     for override in typed:
         name = override.partition("=")[2].removeprefix(MAIN)
         if f"={MAIN}{name}" in override and name in vars(sys.modules["__main__"]):
-            of_main[name] = vars(sys.modules["__main__"])[name]
+            of_main.setdefault(name, vars(sys.modules["__main__"])[name])
+    main = vars(sys.modules["__main__"])
+    for name, value in of_main.items():
+        # The class of a class is found by the name of that.
+        if "." not in name and main.setdefault(name, value) is not value:
+            raise BadInput(f"{name} was defined again since; give the one that has this name now")
     return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
 
 
@@ -354,8 +362,6 @@ def _train(
 
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.append(str(Path.cwd()))  # the user's own modules, as the command does
-    for name, value in asked.of_main.items():
-        vars(sys.modules["__main__"]).setdefault(name, value)  # in a process of its own
     cfg, variant = _composed(asked)
     with process_as_before():
         from attnlab.training.config import read_config
@@ -401,6 +407,8 @@ def _train_in_worker(
 ) -> tuple[str, str]:
     """The same in a process of its own, with the source of the notebook's cells."""
     sys.path[:] = path
+    # A worker that has trained before may have another class of this name.
+    vars(sys.modules["__main__"]).update(asked.of_main)
     for file, of in lines.items():
         text = "".join(of)
         linecache.cache[file] = (len(text), None, [*of], file)
@@ -408,15 +416,32 @@ def _train_in_worker(
 
 
 def _lines_of(of_main: Mapping[str, Defined]) -> dict[str, list[str]]:
-    """The lines of the cells in which classes and functions are defined, by their file names."""
-    found = {}
+    """The lines of the cells in which classes and functions are defined, and what these use, by
+    their file names."""
+    beside = _beside(of_main)
+    return {file: linecache.getlines(file) for file in beside.files}
+
+
+def _beside(of_main: Mapping[str, Defined]) -> "CodeBeside":
+    """What classes and functions of a notebook compute with."""
+    from attnlab.building.source import CodeBeside
+
+    beside = CodeBeside("__main__")
     for value in of_main.values():
-        parts = [value, *vars(value).values()] if isinstance(value, type) else [value]
-        for part in parts:
-            if inspect.isfunction(part):
-                file = part.__code__.co_filename
-                found[file] = linecache.getlines(file)
-    return found
+        beside.read(value)
+    return beside
+
+
+def _warn_of_unseen(of_main: Mapping[str, Defined]) -> None:
+    """Say which values of a notebook are no part of the run, though its code reads them."""
+    unseen = sorted({*_beside(of_main).unseen})
+    if unseen:
+        warnings.warn(
+            f"{' and '.join(of_main)} read {', '.join(unseen)}, whose changes are not seen: only "
+            "numbers, texts, and lists and dicts of them are part of a run; after a change, use "
+            "another name=, or force=True",
+            stacklevel=3,
+        )
 
 
 def _has_gpu() -> bool:

@@ -1,11 +1,12 @@
 """From Python: the runs of the command, with the same directories, bits, and sentences."""
 
+import importlib
 import json
 import linecache
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,115 @@ def test_a_class_of_a_cell(
         attnlab.load_model(run.folder, trust=True)
     net, _ = attnlab.load_model(run.folder, attn=cell["Louder"])
     assert sum(p.numel() for p in net.parameters()) == run.metrics["parameters"]
+
+
+USES = """
+from attnlab.attention import SelfAttention
+from helper import twice
+
+def scaled(x):
+    return x * FACTOR
+
+class Uses(SelfAttention):
+    def modify(self, scores, x):
+        return twice(scaled(super().modify(scores, x)))
+"""
+
+
+def cell_of(text: str, name: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a cell of a notebook, whose classes are then those of `__main__`."""
+    patch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    main: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), main)
+    for key in ("Uses", "scaled", "FACTOR"):
+        if key in main:
+            patch.setattr(sys.modules["__main__"], key, main[key], raising=False)
+    return main
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Writes helper.py of the user's folder, which the next import reads."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(factor: int) -> None:
+        for name in ("helper", "lay", "calls"):
+            sys.modules.pop(name, None)
+        (tmp_path / "helper.py").write_text(f"def twice(x): return {factor} * x\n")
+        importlib.invalidate_caches()
+
+    yield write
+    for name in ("helper", "lay", "calls"):
+        sys.modules.pop(name, None)
+
+
+def test_a_run_is_another_with_what_its_code_computes_with(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {}
+    for number, (factor, of_helper) in enumerate([(1.0, 2), (3.0, 2), (1.0, 5), (1.0, 2)]):
+        helper(of_helper)
+        main = cell_of(f"{USES}\nFACTOR = {factor}\n", f"<cell {number}>", monkeypatch)
+        run = attnlab.train(*small, attn=main["Uses"])
+        assert run.fresh == ((factor, of_helper) not in losses)
+        assert losses.setdefault((factor, of_helper), run.loss) == run.loss
+        main["FACTOR"] = torch.tensor(factor)
+        with pytest.warns(UserWarning, match="FACTOR"):
+            assert attnlab.train(*small, attn=main["Uses"]).fresh == (number in (0, 2))
+    assert len({*losses.values()}) == 3
+
+
+def test_a_class_that_was_replaced_is_not_trained_as_its_successor(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper(2)
+    old = cell_of(f"{USES}\nFACTOR = 1.0\n", "<cell old>", monkeypatch)
+    cell_of(f"{USES}\nFACTOR = 3.0\n", "<cell new>", monkeypatch)
+    with pytest.raises(BadInput, match="Uses was defined again"):
+        attnlab.train(*small, attn=old["Uses"])
+
+
+LAY = f"FACTOR = 1.0\n{USES}"
+CALLS = """
+import lightning.pytorch as L
+import helper
+
+class Moves(L.Callback):
+    def on_train_start(self, trainer, lit):
+        trainer.optimizers[0].param_groups[0]["weight_decay"] = helper.twice(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "named", ["attn._target_=lay.Uses", "+callbacks.moves._target_=calls.Moves"]
+)
+def test_what_a_module_of_the_command_imports_is_part_of_the_run(
+    small: list[str], tmp_path: Path, helper: Callable[[int], None], named: str
+) -> None:
+    (tmp_path / "lay.py").write_text(LAY)
+    (tmp_path / "calls.py").write_text(CALLS)
+    for factor, folders in ((2, 1), (2, 1), (3, 2), (2, 2)):
+        helper(factor)
+        done = train_py(*small, named, "outputs=here")
+        assert done.code == 0, done.err
+        assert len([*Path("here").rglob("metrics.json")]) == folders
+    frame = attnlab.read_runs("here")
+    assert frame.settings.nunique() == 2 and frame.loss.nunique() == 2
+
+
+@pytest.mark.slow
+def test_a_worker_trains_what_the_notebook_defines_now(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has trained an earlier class of this name, and a run is the same in both."""
+    helper(2)
+    for number, factor in enumerate((1.0, 3.0)):
+        main = cell_of(f"{USES}\nFACTOR = {factor}\n", f"<cell in workers {number}>", monkeypatch)
+        frame = attnlab.sweep(*small, attn=main["Uses"], seed="0,1", jobs=2)
+        assert len(frame) == 2
+        run = attnlab.train(*small, attn=main["Uses"], seed=1)
+        assert not run.fresh and str(run.folder.resolve()) in {*frame.folder}
+    assert attnlab.read_runs("outputs").settings.nunique() == 2
 
 
 def test_callbacks_count_by_class_and_arguments(small: list[str]) -> None:
