@@ -23,6 +23,7 @@ import pandas as pd
 from attnlab.errors import BadInput
 from attnlab.files import JsonObject
 from attnlab.installation import lab_path
+from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compare import Comparison
 from attnlab.runs.frame import read_run, read_runs
 from attnlab.runs.settings import MAIN, value_as_typed
@@ -113,6 +114,7 @@ def train(
 
     Raises BadInput where the command would print a sentence.
     """
+    _load_training()
     asked = _asked(overrides, settings, config_dir)
     _warn_of_unseen(asked.of_main)
     return _train(asked, callbacks)
@@ -135,7 +137,12 @@ def sweep(
     Returns the runs of the sweep as a frame, one row a run, as `read_runs` does. Raises BadInput
     with the first reason if a run failed; the others are trained first.
     """
-    from joblib import Parallel, cpu_count, delayed
+    with interrupts_wait():
+        from joblib import Parallel, cpu_count, delayed
+
+        from attnlab.building import source  # noqa: F401  # and with it torch
+        from attnlab.training.hydra_errors import explanation  # noqa: F401  # and with it Hydra
+        from attnlab.training.sweep_progress import end_with
 
     asked = _asked(overrides, settings, config_dir)
     _warn_of_unseen(asked.of_main)
@@ -147,7 +154,13 @@ def sweep(
     else:
         lines = _lines_of(asked.of_main)
         worker = delayed(_train_in_worker)
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
+        parallel = Parallel(
+            n_jobs=jobs,
+            backend="loky",
+            return_as="generator_unordered",
+            initializer=end_with,
+            initargs=(os.getpid(),),
+        )
         ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
     reasons = []
@@ -180,6 +193,9 @@ def compare(
     """
     from attnlab.runs.best_rate import at_best
     from attnlab.runs.compare import compare as compare_frame
+
+    with interrupts_wait():
+        import attnlab.runs.figure  # noqa: F401  # which a notebook shows next
 
     frame = _frame_of(runs)
     may_differ: tuple[str, ...] = ()
@@ -354,10 +370,20 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     return cfg, variant
 
 
+def _load_training() -> None:
+    """Import the packages that training needs, in one piece."""
+    with interrupts_wait():
+        import attnlab.probes.history
+        import attnlab.probes.patterns
+        import attnlab.training.hydra_errors
+        import attnlab.training.run  # noqa: F401
+
+
 def _train(
     asked: Asked, callbacks: "Sequence[L.Callback]" = (), quiet: bool = False
 ) -> TrainedRun:
     """Train what was asked for, and leave the process as it was."""
+    _load_training()
     from attnlab.runs.run_directory import RunDirectory, folder_for
 
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
@@ -370,6 +396,9 @@ def _train(
         from attnlab.training.run import run
 
         config: RunConfig = read_config(cfg)
+        if "tensorboard" in config.loggers:
+            with interrupts_wait():
+                import torch.utils.tensorboard  # noqa: F401
         config, named = with_callbacks(config, callbacks)
         overrides = [*asked.overrides, *named]
         folder = folder_for(config.settings.plain(), variant, overrides)

@@ -3,9 +3,12 @@
 import importlib
 import json
 import linecache
+import os
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationSched
 import attnlab
 from attnlab.errors import BadInput
 from tests.cli import train_py
-from tests.conftest import on_text
+from tests.conftest import ROOT, on_text
 from tests.invented import write_run
+from tests.training.test_sweeps import is_alive
 
 CELL = """
 from attnlab.attention import SelfAttention
@@ -393,3 +397,91 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
     assert only == "sdpa"
     with pytest.raises(BadInput):
         attnlab.compare()
+
+
+INTERRUPTED = """
+import importlib.abc, signal, sys
+import attnlab
+
+class Presses(importlib.abc.MetaPathFinder):
+    left = {names}
+    def find_spec(self, name, path, target=None):
+        if name in self.left:
+            self.left.remove(name)
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Presses())
+interrupted = 0
+for attempt in range(20):
+    try:
+        run = attnlab.train({words}, probes="default", logger="tensorboard")
+        attnlab.compare("outputs")._repr_html_()
+        break
+    except KeyboardInterrupt:
+        interrupted += 1
+assert interrupted and not Presses.left, (interrupted, Presses.left)
+print("loss", run.loss)
+"""
+# Each is imported when others of its package wait for it.
+INSIDE_IMPORTS = ["matplotlib.rcsetup", "pandas.core.frame", "lightning.fabric.accelerators"]
+INSIDE_IMPORTS += ["hydra.core.config_store", "torch.utils.tensorboard.writer", "torch.optim"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSIDE_IMPORTS)
+def test_an_interrupt_during_the_first_imports_leaves_a_notebook_usable(
+    small: list[str], tmp_path: Path, name: str
+) -> None:
+    words = ", ".join(repr(x) for x in small if x not in ("logger=none", "probes=none"))
+    program = INTERRUPTED.format(names={name}, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
+
+
+SWEEP = """
+import attnlab
+attnlab.sweep({words}, seed="0,1", jobs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("moment", ["training", "importing"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_of_a_sweep_end_with_their_parent(
+    small: list[str], tmp_path: Path, end: signal.Signals, moment: str
+) -> None:
+    words = ", ".join(repr(x) for x in [*small, "trainer.max_steps=1000000"])
+    words += ", 'trainer.val_check_interval=1000000', 'checkpoint_every=10'"
+    with subprocess.Popen(
+        [sys.executable, "-c", SWEEP.format(words=words)], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as sweep:  # fmt: skip
+        listed = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children")
+        for _ in range(600):
+            children = [int(pid) for pid in listed.read_text().split()]
+            wanted = len([*tmp_path.rglob("last.ckpt")]) if moment == "training" else len(children)
+            if wanted >= 2:
+                break
+            time.sleep(0.1)
+        if end is signal.SIGINT:
+            os.killpg(sweep.pid, end)  # as a terminal does
+        else:
+            sweep.send_signal(end)
+        assert sweep.wait(60) != 0
+    for _ in range(150):
+        if not [pid for pid in children if is_alive(pid)]:
+            break
+        time.sleep(0.1)
+    left = [pid for pid in children if is_alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)  # otherwise they would train on
+    assert wanted >= 2 and not left
+    if moment == "training":
+        assert {*attnlab.read_runs(tmp_path / "outputs").status} == {"interrupted"}
