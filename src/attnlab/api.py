@@ -7,7 +7,6 @@ attnlab.compare(runs)
 
 import contextlib
 import html
-import inspect
 import itertools
 import linecache
 import os
@@ -24,8 +23,9 @@ import pandas as pd
 from attnlab.errors import BadInput
 from attnlab.files import JsonObject
 from attnlab.installation import lab_path
+from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compare import Comparison
-from attnlab.runs.frame import read_runs
+from attnlab.runs.frame import read_run, read_runs
 from attnlab.runs.settings import MAIN, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # imported when something is trained
     from matplotlib.figure import Figure
     from omegaconf import DictConfig
 
+    from attnlab.building.source import CodeBeside
     from attnlab.model import GPT
     from attnlab.training.config import RunConfig
 
@@ -73,8 +74,9 @@ class TrainedRun:
         status = str(self.metrics["status"])
         if not self.fresh:
             status += " before"
+        name = read_run(self.folder).get("attn", self.metrics["variant"])
         return (
-            f"{self.metrics['variant']} with seed {self.metrics['seed']}: {status}, validation "
+            f"{name} with seed {self.metrics['seed']}: {status}, validation "
             f"loss {self.loss:.4f} nats per {self.metrics['unit']}\n{self.folder}"
         )
 
@@ -112,7 +114,10 @@ def train(
 
     Raises BadInput where the command would print a sentence.
     """
-    return _train(_asked(overrides, settings, config_dir), callbacks)
+    _load_training()
+    asked = _asked(overrides, settings, config_dir)
+    _warn_of_unseen(asked.of_main)
+    return _train(asked, callbacks)
 
 
 def sweep(
@@ -132,9 +137,15 @@ def sweep(
     Returns the runs of the sweep as a frame, one row a run, as `read_runs` does. Raises BadInput
     with the first reason if a run failed; the others are trained first.
     """
-    from joblib import Parallel, cpu_count, delayed
+    with interrupts_wait():
+        from joblib import Parallel, cpu_count, delayed
+
+        from attnlab.building import source  # noqa: F401  # and with it torch
+        from attnlab.training.hydra_errors import explanation  # noqa: F401  # and with it Hydra
+        from attnlab.training.sweep_progress import end_with
 
     asked = _asked(overrides, settings, config_dir)
+    _warn_of_unseen(asked.of_main)
     each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
     limit = 4 if _has_gpu() else cpu_count()
     jobs = min(jobs or min(cpu_count(), limit), len(each))
@@ -143,7 +154,13 @@ def sweep(
     else:
         lines = _lines_of(asked.of_main)
         worker = delayed(_train_in_worker)
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
+        parallel = Parallel(
+            n_jobs=jobs,
+            backend="loky",
+            return_as="generator_unordered",
+            initializer=end_with,
+            initargs=(os.getpid(),),
+        )
         ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
     reasons = []
@@ -176,6 +193,9 @@ def compare(
     """
     from attnlab.runs.best_rate import at_best
     from attnlab.runs.compare import compare as compare_frame
+
+    with interrupts_wait():
+        import attnlab.runs.figure  # noqa: F401  # which a notebook shows next
 
     frame = _frame_of(runs)
     may_differ: tuple[str, ...] = ()
@@ -270,7 +290,12 @@ def _asked(
     for override in typed:
         name = override.partition("=")[2].removeprefix(MAIN)
         if f"={MAIN}{name}" in override and name in vars(sys.modules["__main__"]):
-            of_main[name] = vars(sys.modules["__main__"])[name]
+            of_main.setdefault(name, vars(sys.modules["__main__"])[name])
+    main = vars(sys.modules["__main__"])
+    for name, value in of_main.items():
+        # The class of a class is found by the name of that.
+        if "." not in name and main.setdefault(name, value) is not value:
+            raise BadInput(f"{name} was defined again since; give the one that has this name now")
     return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
 
 
@@ -345,16 +370,24 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     return cfg, variant
 
 
+def _load_training() -> None:
+    """Import the packages that training needs, in one piece."""
+    with interrupts_wait():
+        import attnlab.probes.history
+        import attnlab.probes.patterns
+        import attnlab.training.hydra_errors
+        import attnlab.training.run  # noqa: F401
+
+
 def _train(
     asked: Asked, callbacks: "Sequence[L.Callback]" = (), quiet: bool = False
 ) -> TrainedRun:
     """Train what was asked for, and leave the process as it was."""
+    _load_training()
     from attnlab.runs.run_directory import RunDirectory, folder_for
 
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.append(str(Path.cwd()))  # the user's own modules, as the command does
-    for name, value in asked.of_main.items():
-        vars(sys.modules["__main__"]).setdefault(name, value)  # in a process of its own
     cfg, variant = _composed(asked)
     with process_as_before():
         from attnlab.training.config import read_config
@@ -363,6 +396,9 @@ def _train(
         from attnlab.training.run import run
 
         config: RunConfig = read_config(cfg)
+        if "tensorboard" in config.loggers:
+            with interrupts_wait():
+                import torch.utils.tensorboard  # noqa: F401
         config, named = with_callbacks(config, callbacks)
         overrides = [*asked.overrides, *named]
         folder = folder_for(config.settings.plain(), variant, overrides)
@@ -400,6 +436,8 @@ def _train_in_worker(
 ) -> tuple[str, str]:
     """The same in a process of its own, with the source of the notebook's cells."""
     sys.path[:] = path
+    # A worker that has trained before may have another class of this name.
+    vars(sys.modules["__main__"]).update(asked.of_main)
     for file, of in lines.items():
         text = "".join(of)
         linecache.cache[file] = (len(text), None, [*of], file)
@@ -407,15 +445,32 @@ def _train_in_worker(
 
 
 def _lines_of(of_main: Mapping[str, Defined]) -> dict[str, list[str]]:
-    """The lines of the cells in which classes and functions are defined, by their file names."""
-    found = {}
+    """The lines of the cells in which classes and functions are defined, and what these use, by
+    their file names."""
+    beside = _beside(of_main)
+    return {file: linecache.getlines(file) for file in beside.files}
+
+
+def _beside(of_main: Mapping[str, Defined]) -> "CodeBeside":
+    """What classes and functions of a notebook compute with."""
+    from attnlab.building.source import CodeBeside
+
+    beside = CodeBeside("__main__")
     for value in of_main.values():
-        parts = [value, *vars(value).values()] if isinstance(value, type) else [value]
-        for part in parts:
-            if inspect.isfunction(part):
-                file = part.__code__.co_filename
-                found[file] = linecache.getlines(file)
-    return found
+        beside.read(value)
+    return beside
+
+
+def _warn_of_unseen(of_main: Mapping[str, Defined]) -> None:
+    """Say which values of a notebook are no part of the run, though its code reads them."""
+    unseen = sorted({*_beside(of_main).unseen})
+    if unseen:
+        warnings.warn(
+            f"{' and '.join(of_main)} read {', '.join(unseen)}, whose changes are not seen: only "
+            "numbers, texts, and lists and dicts of them are part of a run; after a change, use "
+            "another name=, or force=True",
+            stacklevel=3,
+        )
 
 
 def _has_gpu() -> bool:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from attnlab.attention import AttentionConfig, GatedAttention, SelfAttention, kernel
-from attnlab.attention.core import tells_cost
+from attnlab.attention.core import masked_softmax, tells_cost
 from attnlab.attention.layer import symbols_from
 from attnlab.building.models import attention_factory
 from attnlab.errors import BadSetting
@@ -188,6 +188,68 @@ def test_costs_are_absent_where_a_class_says_nothing(layer: Any, told: set[str])
 
 def test_a_layer_of_another_kind_tells_what_it_has() -> None:
     assert tells_cost(Plain(), "flops") and not tells_cost(Plain(), "state")
+
+
+class OwnPattern(SelfAttention):
+    """Averages by the distance of two keys, which are no scores of its parent."""
+
+    def attend(self, q: Any, k: Any, v: Any, x: Any, dropout: float = 0.0, **_: Any) -> Tensor:
+        return masked_softmax(-torch.cdist(q, k), self.mask(x)) @ v
+
+
+class OwnPatternAndScores(OwnPattern):
+    """Tells its scores."""
+
+    def scores(self, x: Tensor, *memo: Any) -> Tensor:
+        q, k, _ = self.split(x)
+        return -torch.cdist(q, k)
+
+
+class AveragesAnew(OwnPatternAndScores):
+    """Changes the step of a parent that told its scores."""
+
+    def attend(self, *args: Any, **options: Any) -> Tensor:
+        return super().attend(*args, **options).clone()
+
+
+def by_distance(q: Any, k: Any, v: Any, *, mask: Tensor, **_: Any) -> Tensor:
+    """A kernel with scores of its own."""
+    return masked_softmax(-torch.cdist(q, k), mask) @ v
+
+
+@kernel
+def squared(s: Tensor, mask: Tensor) -> Tensor:
+    """A kernel that gets the scores."""
+    return masked_softmax(s.square(), mask)
+
+
+@pytest.mark.parametrize(
+    ("layer", "scores", "costs_told"),
+    [
+        (SelfAttention, True, True),
+        (OwnPattern, False, False),
+        (OwnPatternAndScores, True, False),
+        (AveragesAnew, False, False),
+        (type("GatedToo", (GatedAttention, OwnPattern), {}), False, False),
+        (type("GatedScores", (GatedAttention, OwnPatternAndScores), {}), True, False),
+        (Changed, True, False),  # `modify` changes the scores that are shown
+        (partial(SelfAttention, kernel=squared), True, True),
+        (partial(SelfAttention, kernel=by_distance), False, False),
+        (partial(SelfAttention, kernel=partial(by_distance)), False, False),
+        (partial(GatedAttention, kernel=by_distance), False, False),
+    ],
+)
+def test_what_a_parent_computes_from_a_changed_step_is_absent(
+    layer: Any, scores: bool, costs_told: bool
+) -> None:
+    net = GPT(layer, 7, block_size=T, n_layer=1, n_head=H, n_embd=C)
+    init_weights(net, 0)
+    (view,) = views(net, torch.randint(7, (2, T)))
+    assert (view.scores is not None) == scores
+    assert ("attn/score_std/L0H0" in scalars([view])) == scores
+    assert ("flops" in costs(net), "cached" in costs(net)) == (costs_told, costs_told)
+    if view.scores is not None and not isinstance(layer, partial):
+        torch.testing.assert_close(masked_softmax(view.scores, view.mask), view.pattern)
 
 
 class Adds(SelfAttention):

@@ -1,11 +1,15 @@
 """From Python: the runs of the command, with the same directories, bits, and sentences."""
 
+import importlib
 import json
 import linecache
+import os
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,9 @@ from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationSched
 import attnlab
 from attnlab.errors import BadInput
 from tests.cli import train_py
-from tests.conftest import on_text
+from tests.conftest import ROOT, on_text
 from tests.invented import write_run
+from tests.training.test_sweeps import is_alive
 
 CELL = """
 from attnlab.attention import SelfAttention
@@ -193,6 +198,7 @@ def test_a_class_of_a_cell(
     assert len(attnlab.read_runs(run.folder)["attn.source"][0]) == 64
     same = attnlab.train(*small, "attn.scale=0.7071067811865476")  # 2 / sqrt(8)
     assert run.loss == pytest.approx(same.loss, rel=1e-5) and run.model().training is False
+    assert repr(run).startswith("Louder with seed 0") and "attn=sdpa" in str(run.folder)
     other = attnlab.train(*small, **{"attn.may_attend": cell["near"]})
     assert other.loss != run.loss
     with pytest.raises(BadInput, match="position 1"):
@@ -212,6 +218,115 @@ def test_a_class_of_a_cell(
         attnlab.load_model(run.folder, trust=True)
     net, _ = attnlab.load_model(run.folder, attn=cell["Louder"])
     assert sum(p.numel() for p in net.parameters()) == run.metrics["parameters"]
+
+
+USES = """
+from attnlab.attention import SelfAttention
+from helper import twice
+
+def scaled(x):
+    return x * FACTOR
+
+class Uses(SelfAttention):
+    def modify(self, scores, x):
+        return twice(scaled(super().modify(scores, x)))
+"""
+
+
+def cell_of(text: str, name: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a cell of a notebook, whose classes are then those of `__main__`."""
+    patch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    main: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), main)
+    for key in ("Uses", "scaled", "FACTOR"):
+        if key in main:
+            patch.setattr(sys.modules["__main__"], key, main[key], raising=False)
+    return main
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Writes helper.py of the user's folder, which the next import reads."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(factor: int) -> None:
+        for name in ("helper", "lay", "calls"):
+            sys.modules.pop(name, None)
+        (tmp_path / "helper.py").write_text(f"def twice(x): return {factor} * x\n")
+        importlib.invalidate_caches()
+
+    yield write
+    for name in ("helper", "lay", "calls"):
+        sys.modules.pop(name, None)
+
+
+def test_a_run_is_another_with_what_its_code_computes_with(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {}
+    for number, (factor, of_helper) in enumerate([(1.0, 2), (3.0, 2), (1.0, 5), (1.0, 2)]):
+        helper(of_helper)
+        main = cell_of(f"{USES}\nFACTOR = {factor}\n", f"<cell {number}>", monkeypatch)
+        run = attnlab.train(*small, attn=main["Uses"])
+        assert run.fresh == ((factor, of_helper) not in losses)
+        assert losses.setdefault((factor, of_helper), run.loss) == run.loss
+        main["FACTOR"] = torch.tensor(factor)
+        with pytest.warns(UserWarning, match="FACTOR"):
+            assert attnlab.train(*small, attn=main["Uses"]).fresh == (number in (0, 2))
+    assert len({*losses.values()}) == 3
+
+
+def test_a_class_that_was_replaced_is_not_trained_as_its_successor(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper(2)
+    old = cell_of(f"{USES}\nFACTOR = 1.0\n", "<cell old>", monkeypatch)
+    cell_of(f"{USES}\nFACTOR = 3.0\n", "<cell new>", monkeypatch)
+    with pytest.raises(BadInput, match="Uses was defined again"):
+        attnlab.train(*small, attn=old["Uses"])
+
+
+LAY = f"FACTOR = 1.0\n{USES}"
+CALLS = """
+import lightning.pytorch as L
+import helper
+
+class Moves(L.Callback):
+    def on_train_start(self, trainer, lit):
+        trainer.optimizers[0].param_groups[0]["weight_decay"] = helper.twice(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "named", ["attn._target_=lay.Uses", "+callbacks.moves._target_=calls.Moves"]
+)
+def test_what_a_module_of_the_command_imports_is_part_of_the_run(
+    small: list[str], tmp_path: Path, helper: Callable[[int], None], named: str
+) -> None:
+    (tmp_path / "lay.py").write_text(LAY)
+    (tmp_path / "calls.py").write_text(CALLS)
+    for factor, folders in ((2, 1), (2, 1), (3, 2), (2, 2)):
+        helper(factor)
+        done = train_py(*small, named, "outputs=here")
+        assert done.code == 0, done.err
+        assert len([*Path("here").rglob("metrics.json")]) == folders
+    frame = attnlab.read_runs("here")
+    assert frame.settings.nunique() == 2 and frame.loss.nunique() == 2
+
+
+@pytest.mark.slow
+def test_a_worker_trains_what_the_notebook_defines_now(
+    small: list[str], helper: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has trained an earlier class of this name, and a run is the same in both."""
+    helper(2)
+    for number, factor in enumerate((1.0, 3.0)):
+        main = cell_of(f"{USES}\nFACTOR = {factor}\n", f"<cell in workers {number}>", monkeypatch)
+        frame = attnlab.sweep(*small, attn=main["Uses"], seed="0,1", jobs=2)
+        assert len(frame) == 2
+        run = attnlab.train(*small, attn=main["Uses"], seed=1)
+        assert not run.fresh and str(run.folder.resolve()) in {*frame.folder}
+    assert attnlab.read_runs("outputs").settings.nunique() == 2
 
 
 def test_callbacks_count_by_class_and_arguments(small: list[str]) -> None:
@@ -282,3 +397,91 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
     assert only == "sdpa"
     with pytest.raises(BadInput):
         attnlab.compare()
+
+
+INTERRUPTED = """
+import importlib.abc, signal, sys
+import attnlab
+
+class Presses(importlib.abc.MetaPathFinder):
+    left = {names}
+    def find_spec(self, name, path, target=None):
+        if name in self.left:
+            self.left.remove(name)
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Presses())
+interrupted = 0
+for attempt in range(20):
+    try:
+        run = attnlab.train({words}, probes="default", logger="tensorboard")
+        attnlab.compare("outputs")._repr_html_()
+        break
+    except KeyboardInterrupt:
+        interrupted += 1
+assert interrupted and not Presses.left, (interrupted, Presses.left)
+print("loss", run.loss)
+"""
+# Each is imported when others of its package wait for it.
+INSIDE_IMPORTS = ["matplotlib.rcsetup", "pandas.core.frame", "lightning.fabric.accelerators"]
+INSIDE_IMPORTS += ["hydra.core.config_store", "torch.utils.tensorboard.writer", "torch.optim"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSIDE_IMPORTS)
+def test_an_interrupt_during_the_first_imports_leaves_a_notebook_usable(
+    small: list[str], tmp_path: Path, name: str
+) -> None:
+    words = ", ".join(repr(x) for x in small if x not in ("logger=none", "probes=none"))
+    program = INTERRUPTED.format(names={name}, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
+
+
+SWEEP = """
+import attnlab
+attnlab.sweep({words}, seed="0,1", jobs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("moment", ["training", "importing"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_of_a_sweep_end_with_their_parent(
+    small: list[str], tmp_path: Path, end: signal.Signals, moment: str
+) -> None:
+    words = ", ".join(repr(x) for x in [*small, "trainer.max_steps=1000000"])
+    words += ", 'trainer.val_check_interval=1000000', 'checkpoint_every=10'"
+    with subprocess.Popen(
+        [sys.executable, "-c", SWEEP.format(words=words)], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as sweep:  # fmt: skip
+        listed = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children")
+        for _ in range(600):
+            children = [int(pid) for pid in listed.read_text().split()]
+            wanted = len([*tmp_path.rglob("last.ckpt")]) if moment == "training" else len(children)
+            if wanted >= 2:
+                break
+            time.sleep(0.1)
+        if end is signal.SIGINT:
+            os.killpg(sweep.pid, end)  # as a terminal does
+        else:
+            sweep.send_signal(end)
+        assert sweep.wait(60) != 0
+    for _ in range(150):
+        if not [pid for pid in children if is_alive(pid)]:
+            break
+        time.sleep(0.1)
+    left = [pid for pid in children if is_alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)  # otherwise they would train on
+    assert wanted >= 2 and not left
+    if moment == "training":
+        assert {*attnlab.read_runs(tmp_path / "outputs").status} == {"interrupted"}

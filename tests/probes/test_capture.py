@@ -1,5 +1,6 @@
 """What is read off the layers of a model: every layer once, as it is called, without a change."""
 
+import itertools
 import math
 from typing import Any, ClassVar
 
@@ -7,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import AttentionConfig, SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention, core
 from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import costs, first_nonfinite, mean_future_mass, scalars, views
 from attnlab.rng import Rule, normal
+from attnlab.training.layer_check import check_layers
 from tests.attention.layers import VARIANTS, settings
 from tests.attention.researchers import Delta
 
@@ -65,6 +67,61 @@ def test_a_view_shows_what_the_model_computed(variant: str) -> None:
         torch.testing.assert_close(layer.proj(mixed), y, rtol=0, atol=1e-5)
         assert not view.pattern.requires_grad and view.mask.shape == (T, T)
     assert [module.training for module in net.modules()] == modes
+
+
+class Shares(SelfAttention):
+    """Keys are those of all layers before it, which `share` keeps in the memo."""
+
+    uses_memo = True
+
+    def split(self, x: Tensor, *memo: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().split(x)
+        k = self.share(k, memo[0])
+        self.used = q, k
+        return q, k, v
+
+    def share(self, k: Tensor, memo: dict[str, Any]) -> Tensor:
+        memo["keys"] = k = k + memo.get("keys", 0)
+        return k
+
+
+class SharesInPlace(Shares):
+    def share(self, k: Tensor, memo: dict[str, Any]) -> Tensor:
+        return memo.setdefault("keys", torch.zeros_like(k)).add_(k).clone()
+
+
+class SharesTuple(Shares):
+    def share(self, k: Tensor, memo: dict[str, Any]) -> Tensor:
+        number, before = memo.get("keys", (0, torch.zeros_like(k)))
+        memo["keys"] = number + 1, k + before
+        return k + before / (number + 1)
+
+
+class SharesList(Shares):
+    def share(self, k: Tensor, memo: dict[str, Any]) -> Tensor:
+        memo.setdefault("keys", []).append({"k": k})
+        return sum((each["k"] for each in memo["keys"]), torch.zeros_like(k))
+
+
+@pytest.mark.parametrize("layer", [Shares, SharesInPlace, SharesTuple, SharesList])
+def test_a_memo_is_seen_as_in_the_forward_pass(layer: Any) -> None:
+    net = gpt(layer, 3)
+    with torch.no_grad():
+        for block in net.blocks:
+            block.attn.qkv.weight.mul_(3)  # patterns far from even ones
+        net(IDS)
+    expected = []
+    for block in net.blocks:
+        attn: Any = block.attn
+        q, k = attn.used
+        expected.append(core.masked_softmax(core.scores(q, k, scale=attn.scale), attn.mask(q[0])))
+    seen = list(views(net, IDS))
+    for view, pattern in zip(seen, expected, strict=True):
+        torch.testing.assert_close(view.pattern, pattern)
+        assert view.scores is not None
+        torch.testing.assert_close(core.masked_softmax(view.scores, view.mask), pattern)
+    assert max(float((a - b).abs().max()) for a, b in itertools.pairwise(expected)) > 0.1
+    check_layers(net)
 
 
 def test_a_layer_is_read_as_far_as_it_speaks() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
+from attnlab.runs.compare import compare
 from attnlab.runs.frame import known_column, read_curves, read_run, read_runs, read_scalars
+from attnlab.runs.report import ten_seeds
 from tests.invented import write_run
 
 
@@ -50,6 +52,32 @@ def test_a_row_has_settings_metrics_and_status(lab: Path) -> None:
 )
 def test_conditions_choose_runs(lab: Path, where: list[str], n: int) -> None:
     assert len(read_runs(lab, where=where)) == n
+
+
+def test_a_layer_of_the_users_own_is_apart_from_the_variant_it_was_typed_with(
+    tmp_path: Path,
+) -> None:
+    typed = {
+        "sdpa": [],
+        "Mine": ["attn._target_=my.Mine"],
+        "Other": ["attn._target_=my.more.Other", "attn.scale=2.0"],
+        "Gate+Mine": ["attn._target_=[Gate,my.Mine]"],
+    }
+    for number, overrides in enumerate(typed.values()):
+        for seed in (0, 1):
+            write_run(tmp_path / "lab", "sdpa", seed, 2.0 + number, *overrides)
+    write_run(tmp_path / "lab", "near", 0, 1.0, settings={"attn": {"_target_": "my.Near"}})
+    frame = read_runs(tmp_path)
+    means = frame.groupby("attn").loss.mean().to_dict()
+    assert means == {"sdpa": 2, "Mine": 3, "Other": 4, "Gate+Mine": 5, "near": 1}
+    assert len(read_runs(tmp_path, where=["attn=sdpa"])) == 2
+    compared = {c.label.split(" ")[0]: c for c in compare(frame)}
+    assert {c.baseline.label for c in compared.values() if c.baseline} == {"sdpa"}
+    assert len(compared["Mine"].pairs) == 2 and compared["Mine"].group.variant == "Mine"
+    (own,) = compare(frame, baseline="Mine", where=["attn=Other"])[1:]
+    assert own.baseline is not None and own.baseline.label.startswith("Mine")
+    (command,) = ten_seeds([compared["Mine"].group])
+    assert "attn=sdpa attn._target_=my.Mine" in command  # `attn=Mine` would be no choice
 
 
 def test_reading_writes_nothing(lab: Path) -> None:

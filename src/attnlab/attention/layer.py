@@ -7,14 +7,16 @@ Letters: B batch, T positions, C channels, H heads.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from attnlab.rng import Rule
 
 Sets = Tensor | tuple[Tensor, ...]  # one set of keys or values, or several
-Memo = dict[str, Tensor]  # what the layers of one forward pass share; "ids" are the symbols (B, T)
+# What the layers of one forward pass share: "ids", the symbols (B, T), and what layers add:
+# tensors, or tuples, lists and dicts of them.
+Memo = dict[str, Any]
 
 
 class Layer(Protocol):

@@ -1,6 +1,5 @@
 """The user's own code in a configuration: which names may run it, and what its files hold."""
 
-import hashlib
 import inspect
 import os
 import re
@@ -8,11 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from pkgutil import resolve_name
+from types import FunctionType
 from typing import Any
 
 from attnlab.errors import BadInput
-from attnlab.runs.settings import MAIN, flat
+from attnlab.runs.settings import flat
 
 Node = Mapping[str, Any]  # plain values; `_target_` names what they are arguments of
 LIBRARIES = (Path(__file__).parents[2], Path(os.__file__).parent)  # attnlab, the standard library
@@ -33,18 +32,6 @@ def import_paths(node: Node) -> set[str]:
     for value in flat(dict(node)).values():
         names += value if isinstance(value, list) else [value]
     return {name for name in names if isinstance(name, str) and "." in name} - ACTIVATIONS
-
-
-def source_of(node: Node) -> str | None:
-    """The SHA-256 of the user's own modules that a node names, None if it names none: of my_layers
-    for attn._target_=my_layers.Layer. The object must have been built, so that they are loaded."""
-    names = sorted(import_paths(node))
-    of_main = [name for name in names if name.startswith(MAIN)]
-    modules = sorted({name.rpartition(".")[0] for name in names if name not in of_main})
-    files = [file_of_module(name) for name in modules]
-    own = [file.read_bytes() for file in files if file is not None and is_users_file(file)]
-    own += [source_text(resolve_name(name)).encode() for name in of_main]
-    return hashlib.sha256(b"".join(own)).hexdigest() if own else None
 
 
 def file_of_module(name: str) -> Path | None:
@@ -80,7 +67,7 @@ def _source_of_members(cls: type) -> str:
     bases = ", ".join(base.__qualname__ for base in cls.__bases__)
     lines = [f"class {cls.__qualname__}({bases}):"]
     for name, value in vars(cls).items():
-        functions = _functions_of_member(value)
+        functions = functions_of_member(value)
         if functions:
             lines += [inspect.getsource(function) for function in functions]
         elif inspect.isclass(value) and value.__qualname__ == f"{cls.__qualname__}.{name}":
@@ -91,14 +78,16 @@ def _source_of_members(cls: type) -> str:
     return "\n".join(lines)
 
 
-def _functions_of_member(value: object) -> list[Callable[..., object]]:
+def functions_of_member(value: object) -> list[FunctionType]:
     """The functions that a member of a class consists of; none for any other value."""
+    parts = [value]
     if isinstance(value, property):
-        return [function for function in (value.fget, value.fset, value.fdel) if function]
-    if isinstance(value, cached_property):
-        return [value.func]
-    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-    return [function] if inspect.isfunction(function) else []
+        parts = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, cached_property):
+        parts = [value.func]
+    elif isinstance(value, classmethod | staticmethod):
+        parts = [value.__func__]
+    return [part for part in parts if inspect.isfunction(part)]
 
 
 def is_users_class(cls: type) -> bool:

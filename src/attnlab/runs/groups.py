@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from attnlab.runs.frame import ENDED
-from attnlab.runs.settings import Settings, is_below, last_of
+from attnlab.runs.settings import LAYER, Settings, is_below, last_of
 
-LAYER = "attn._target_"
 RunRow = Mapping[str, Any]  # a row of `read_runs`
 
 
@@ -64,8 +63,13 @@ class Group:
 
     @property
     def variant(self) -> str:
-        """The name of its attention in conf/attn."""
+        """The name of its attention: of a variant of conf/attn, or of a class."""
         return str(self.named_by["attn"])
+
+    @property
+    def choice(self) -> str:
+        """The choice of the group `attn` from which it was trained."""
+        return str(self.named_by["variant"])
 
     @cached_property
     def variants(self) -> set[str]:
@@ -179,7 +183,7 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
     for each in named:
         words = []
         if each is not None:
-            words.append(value_in_label(each, LAYER) or each.variant)
+            words.append(each.variant)
             for key in differing:
                 value = value_in_label(each, key)
                 if key != LAYER and value is not None:
@@ -215,9 +219,8 @@ def value_in_label(run: _Named, key: str) -> str | None:
     if typed is None and key.startswith("attn."):
         return None
     value = run.settings[key]
-    if key == LAYER:  # a class, or several in one
-        classes = value if isinstance(value, list) else [value]
-        return "+".join(name.rpartition(".")[2] for name in classes)
+    if key == LAYER:
+        return run.variant
     if value == {}:  # a group without anything, such as callbacks=none
         return None
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,5 @@
 """Callbacks that Python gives to a run as objects, as settings of the run."""
 
-import hashlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +7,8 @@ from functools import partial
 
 import lightning.pytorch as L
 
-from attnlab.building.own_code import is_users_class, source_text
+from attnlab.building.own_code import is_users_class
+from attnlab.building.source import source_of_class
 from attnlab.errors import BadInput
 from attnlab.runs.settings import Settings, value_as_typed
 from attnlab.training.config import RunConfig
@@ -66,7 +66,7 @@ def callback_settings(callback: L.Callback) -> Settings:
         elif value != parameter.default:
             found[name] = value
     if is_users_class(cls):
-        found["source"] = hashlib.sha256(source_text(cls).encode()).hexdigest()[:12]
+        found["source"] = source_of_class(cls)[:12]
     if not readable:
         found["repeatable"] = False
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from attnlab.attention.core import SelfAttention, function_name
@@ -117,7 +118,9 @@ class Caller:
                 if uses_memo(each):
                     each(x.to(next(each.parameters())), memo)
         # The layers before may compute in another precision.
-        return ({key: y.to(x) if y.is_floating_point() else y for key, y in memo.items()},)
+        return (
+            apply_to_collection(memo, Tensor, lambda y: y.to(x) if y.is_floating_point() else y),
+        )
 
 
 def _placed(tried: Subject, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnlab.building.settings import RunSettings
 from attnlab.errors import BadInput, first_line
 from attnlab.probes.base import SHOWN_FIRST
-from attnlab.runs.settings import Settings, flat, is_below, last_of, settings_with
+from attnlab.runs.settings import Settings, attention_name, flat, is_below, last_of, settings_with
 
 EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
 
@@ -34,12 +34,13 @@ def telling_settings(settings: RunSettings, overrides: Iterable[str]) -> Setting
     """The settings by which runs are told apart, under short names: the variant, seed, sizes,
     steps and learning rate, and whatever else was typed that can change the result."""
     every = flat(settings.plain())
-    told: Settings = {"attn": settings.variant}
+    typed = last_of(overrides)
+    told: Settings = {"attn": attention_name(every, typed)}
     names = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
     for key in (*names, "trainer.max_steps"):
         if key in every:  # an optimizer of the user's may have no learning rate
             told[key.rpartition(".")[2]] = every[key]
-    for key, override in last_of(overrides).items():
+    for key, override in typed.items():
         said_already = key in settings_with("named") or is_below(key, "shown")
         if not said_already:
             value = every.get(key, override.partition("=")[2])

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -45,18 +46,26 @@ def begin_sweep(sweep: Path, runs: int | None, at_once: int) -> None:
 
 def note_begin_of_run(sweep: Path, number: int) -> None:
     """Note that a run of a sweep begins. If it trains in a worker of the sweep's process, it ends
-    with this process: joblib's workers would finish their run, even after a kill."""
+    with this process."""
     (sweep / f"begun_{number:06}").touch()
     parent = read_json(sweep / PLAN)["process"]
     if os.getppid() == parent:
-        threading.Thread(target=end_with, args=[parent], daemon=True).start()
+        end_with(parent)
 
 
+@cache  # a worker that is used again is watched already
 def end_with(parent: int) -> None:
-    """Wait until the parent of this process is another one, and end the process."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)  # a run can be killed at any moment
+    """End this process, a worker, soon after its parent: joblib's workers would finish their run,
+    even after a kill."""
+    if os.name != "posix":
+        return  # a process keeps its parent there
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # a run can be killed at any moment
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def what_is_left(sweep: Path, runs: Sequence[str] | None) -> str:
