@@ -31,7 +31,6 @@ from typing import Any
 
 import yaml
 
-from attnlab.building.trainer_arguments import table_of_arguments
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_files
@@ -39,6 +38,7 @@ from attnlab.claims.ranking_page import judged_variant, variant_table
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
 from attnlab.probes.measures import MEASURES
+from attnlab.settings.trainer_arguments import table_of_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

@@ -30,7 +30,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.rows import Rows
-from attnlab.runs.settings import flat
+from attnlab.settings.roles import flat
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs" / "lab"

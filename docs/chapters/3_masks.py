@@ -30,7 +30,6 @@ from matplotlib.figure import Figure
 
 from attnlab import attention as lab
 from attnlab.attention import AttentionConfig, SelfAttention, attention, core
-from attnlab.building.checkpoints import load_model
 from attnlab.checkup import (
     CheckFailed,
     assert_causal,
@@ -43,6 +42,7 @@ from attnlab.checkup.states import EVALUATION
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 from attnlab.plotting.maps import shades
+from attnlab.trained.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
 from chapters.shown import paragraph, picture, table, train

@@ -34,12 +34,12 @@ from attnlab.attention import (
     identical_qkv,
     independent,
 )
-from attnlab.building.checkpoints import load_model
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import views
+from attnlab.trained.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
 from chapters.shown import panels, paragraph, picture, table, train

@@ -28,13 +28,13 @@ import torch
 import torch.nn.functional as F
 
 from attnlab.attention import build_mask, causal
-from attnlab.building.checkpoints import load_model
 from attnlab.data.plays import plays
 from attnlab.installation import lab_path
 from attnlab.pages.attention_maps import look
 from attnlab.plotting.drawing import COLORS, styled
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode, views
+from attnlab.trained.checkpoints import load_model
 
 sys.path.append(str(lab_path("docs")))
 from chapters.shown import panels, paragraph, picture, table, train

@@ -63,7 +63,7 @@ def future_dependence(folder: Path) -> Mapping[str, Any]:
     A causal model computes them from the same numbers by the same operations, so the change is
     exactly 0. Any other value proves that the model reads ahead.
     """
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, alphabet = load_model(folder)
     T = net.block_size
@@ -80,7 +80,7 @@ def future_dependence(folder: Path) -> Mapping[str, Any]:
 @torch.inference_mode()
 def by_position(folder: Path) -> Mapping[str, Any]:
     """Loss at each position of the window; the last one sees only itself with a flipped mask."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     batches = tinyshakespeare().held_out("val", net.block_size)[:16]  # 1,024 windows

@@ -18,7 +18,7 @@ def on_text(folder: Path) -> Mapping[str, Any]:
 
     A mean over heads and layers, and the largest one of a head.
     """
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     T = net.block_size
@@ -32,7 +32,7 @@ def on_text(folder: Path) -> Mapping[str, Any]:
 
 def on_backcopy(folder: Path) -> Mapping[str, Any]:
     """The weight on the start symbol of `backcopy`, see `weight_on_start`."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     return weight_on_start(load_model(folder)[0])
 

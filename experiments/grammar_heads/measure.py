@@ -159,7 +159,7 @@ def without_head(net: GPT, head: int) -> GPT:
 
 def after_training(folder: Path) -> Mapping[str, Any]:
     """The best head for each dependency in a trained model, on plays that no run trains on."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, alphabet = load_model(folder)
     return _both(net, alphabet.encode)

@@ -15,7 +15,7 @@ SEQUENCES = 64
 def weights(folder: Path) -> Mapping[str, Any]:
     """The mean weight on each of the two positions that an answer needs, of the first head of the
     first layer, and the smaller of the two."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     T = net.block_size

@@ -14,8 +14,8 @@ def distance(folder: Path) -> Mapping[str, Any]:
     weights; heads that are drawn independently have sqrt(2). "patterns" is the largest distance of
     the patterns of two heads at the end, at most 1, and "by step" holds it for each logged step.
     """
-    from attnlab.building.checkpoints import load_model
     from attnlab.runs.frame import read_scalars
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     weights = torch.stack(

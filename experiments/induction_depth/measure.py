@@ -20,7 +20,7 @@ def after_training(folder: Path) -> Mapping[str, Any]:
     The scores are the prefix-matching score (weight on what followed earlier occurrences)
     and the previous-position score of Olsson et al. (2022).
     """
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     x, _ = induction(net.block_size).windows("val", net.block_size, 128)

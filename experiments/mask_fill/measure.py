@@ -35,7 +35,7 @@ def at_initialization(seed: int) -> Mapping[str, Any]:
 
 def after_training(folder: Path) -> Mapping[str, Any]:
     """Whether any query of a trained model puts a thousandth of its weight on the future."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     ids = tinyshakespeare().val[: 16 * net.block_size]

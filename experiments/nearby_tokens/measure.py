@@ -94,7 +94,7 @@ def closing_brackets(text: str, ids: Tensor, block_size: int) -> tuple[Tensor, T
 
 def on_shakespeare(folder: Path) -> Mapping[str, Any]:
     """Loss differences by distance on the validation text of TinyShakespeare."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, _ = load_model(folder)
     return prices(net, *consecutive(tinyshakespeare().val, net.block_size))
@@ -102,7 +102,7 @@ def on_shakespeare(folder: Path) -> Mapping[str, Any]:
 
 def on_plays(folder: Path) -> Mapping[str, Any]:
     """Loss differences by distance on unseen plays: at all characters, and at closing brackets."""
-    from attnlab.building.checkpoints import load_model
+    from attnlab.trained.checkpoints import load_model
 
     net, alphabet = load_model(folder)
     text = fresh_plays()

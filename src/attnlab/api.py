@@ -26,15 +26,15 @@ from attnlab.installation import lab_path
 from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compare import Comparison
 from attnlab.runs.frame import read_run, read_runs
-from attnlab.runs.settings import MAIN, value_as_typed
+from attnlab.settings.roles import MAIN, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
     import lightning.pytorch as L
     from matplotlib.figure import Figure
     from omegaconf import DictConfig
 
-    from attnlab.building.source import CodeBeside
     from attnlab.model import GPT
+    from attnlab.settings.source import CodeBeside
     from attnlab.training.config import RunConfig
 
 Defined = Callable[..., object]  # a class or a function
@@ -66,9 +66,9 @@ class TrainedRun:
     def model(self) -> "GPT":
         """The trained model in evaluation mode, on the CPU. It is built by the classes of its
         settings, which are trusted."""
-        from attnlab.building.checkpoints import load_model
+        from attnlab.trained.checkpoints import open_model
 
-        return load_model(self.folder, trust=True)[0]
+        return open_model(self.folder, trust=True).net
 
     def __repr__(self) -> str:
         status = str(self.metrics["status"])
@@ -140,8 +140,8 @@ def sweep(
     with interrupts_wait():
         from joblib import Parallel, cpu_count, delayed
 
-        from attnlab.building import source  # noqa: F401  # and with it torch
-        from attnlab.training.hydra_errors import explanation  # noqa: F401  # and with it Hydra
+        from attnlab.settings import source  # noqa: F401  # and with it torch
+        from attnlab.settings.words import explanation  # noqa: F401  # and with it Hydra
         from attnlab.training.sweep_progress import end_with
 
     asked = _asked(overrides, settings, config_dir)
@@ -328,7 +328,7 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from attnlab.training.hydra_errors import explanation
+    from attnlab.settings.words import explanation
 
     try:
         parsed = OverridesParser.create().parse_overrides([*overrides])
@@ -351,7 +351,7 @@ def _composed(asked: Asked) -> "tuple[DictConfig, str]":
     from hydra.errors import HydraException
     from omegaconf import open_dict
 
-    from attnlab.training.hydra_errors import explanation
+    from attnlab.settings.words import explanation
 
     overrides = [*asked.overrides]
     if asked.config_dir is not None:
@@ -375,7 +375,7 @@ def _load_training() -> None:
     with interrupts_wait():
         import attnlab.probes.history
         import attnlab.probes.patterns
-        import attnlab.training.hydra_errors
+        import attnlab.settings.words
         import attnlab.training.run  # noqa: F401
 
 
@@ -453,7 +453,7 @@ def _lines_of(of_main: Mapping[str, Defined]) -> dict[str, list[str]]:
 
 def _beside(of_main: Mapping[str, Defined]) -> "CodeBeside":
     """What classes and functions of a notebook compute with."""
-    from attnlab.building.source import CodeBeside
+    from attnlab.settings.source import CodeBeside
 
     beside = CodeBeside("__main__")
     for value in of_main.values():

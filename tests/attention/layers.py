@@ -7,8 +7,8 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.build import bind
 from attnlab.rng import generator
+from attnlab.settings.bind import bind
 from tests import conftest
 
 B, T, C, H = 2, 11, 16, 4

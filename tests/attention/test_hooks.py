@@ -14,11 +14,11 @@ from torch import Tensor
 from attnlab.attention import AttentionConfig, GatedAttention, SelfAttention, kernel
 from attnlab.attention.core import masked_softmax, tells_cost
 from attnlab.attention.layer import symbols_from
-from attnlab.building.models import attention_factory
 from attnlab.errors import BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import costs, scalars, views
+from attnlab.trained.models import attention_factory
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.formulas import scaled_dot

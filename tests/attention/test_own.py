@@ -16,10 +16,10 @@ from torch import nn
 
 import attnlab
 from attnlab.attention import AttentionConfig, SelfAttention
-from attnlab.building.build import bind
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.settings.bind import bind
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.layers import C, H, T, randomized, settings, x_of

@@ -11,10 +11,10 @@ from torch import Tensor
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA, ValueEmbeddings, manual
 from attnlab.attention import core as masks
 from attnlab.attention.core import tells_cost
-from attnlab.building.models import attention_factory
 from attnlab.errors import BadInput, BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.trained.models import attention_factory
 from tests.attention.layers import (
     DELTA,
     VARIANTS,

@@ -9,10 +9,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.models import attention_factory
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.trained.models import attention_factory
 from attnlab.training.layer_check import check_layer, check_layers
 from tests.checkup.small import C, H
 from tests.checkup.user_layers import DISHONEST, HONEST, NO_MASKS, T, own

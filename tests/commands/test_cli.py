@@ -195,7 +195,7 @@ def test_look_and_explore_find_a_text_that_the_model_knows(
 def test_evaluate_measures_what_the_run_measured(
     place: Path, text_file: Path, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnlab.evaluation import evaluate
+    from attnlab.trained.evaluation import evaluate
 
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     own, other = (evaluate(place / "run", file, length, trust=True) for file in (None, text_file))

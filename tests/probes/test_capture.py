@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, core
-from attnlab.building.models import attention_factory
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import costs, first_nonfinite, mean_future_mass, scalars, views
 from attnlab.rng import Rule, normal
+from attnlab.trained.models import attention_factory
 from attnlab.training.layer_check import check_layers
 from tests.attention.layers import VARIANTS, settings
 from tests.attention.researchers import Delta

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from lightning.pytorch import callbacks
 from torch import nn
 
-from attnlab.building.trainer_arguments import ARGUMENTS, OF_ATTNLAB
 from attnlab.data.contract import IGNORED
 from attnlab.data.corpus import TrainBatches
 from attnlab.errors import BadInput
 from attnlab.files import read_json
+from attnlab.settings.trainer_arguments import ARGUMENTS, OF_ATTNLAB
 from attnlab.training.config import read_config
 from attnlab.training.refused import CALLBACKS
 from tests.cli import small_run

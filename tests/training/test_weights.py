@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.models import at_length
 from attnlab.data.sequences import induction
 from attnlab.errors import BadInput
-from attnlab.evaluation import by_position
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.trained.evaluation import by_position
+from attnlab.trained.models import at_length
 from attnlab.training.config import read_config
 from tests.conftest import settings
 

@@ -28,8 +28,8 @@ from attnlab.claims.trials import Row, Run, is_measurement, processor_of
 from attnlab.claims.work import composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
-from attnlab.runs.settings import flat, last_of
 from attnlab.runs.share import INTERVAL, share_of
+from attnlab.settings.roles import flat, last_of
 
 ABOUT_ARMS = (
     "An arm is one side of a comparison. A learning rate that is not among its overrides is the "

@@ -23,7 +23,7 @@ from attnlab.claims.trials import Arm, Choice, Row, Run, processor_of, read_test
 from attnlab.claims.work import Work, composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
-from attnlab.runs.settings import last_of
+from attnlab.settings.roles import last_of
 
 LONG = 4
 REACHED = 0.9  # the accuracy to which steps are counted

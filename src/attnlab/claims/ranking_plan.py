@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from attnlab.claims.ranking import Protocol, is_of_attention, missing_of_ranking
 from attnlab.claims.trials import Row, Run, without_rate
 from attnlab.claims.work import RunsAhead
-from attnlab.runs.settings import last_of
+from attnlab.settings.roles import last_of
 
 TaskOfRun = tuple[str, ...]  # the overrides of a run but those of attention and of its rate
 

@@ -58,14 +58,14 @@ def checkup(
 
 def load_target(target: str, *, trust: bool = False) -> Callable[..., object]:
     """The model that a target of `attnlab checkup` names; BadInput if it does not exist.
-    `trust` is as for `attnlab.building.checkpoints.load_model`."""
+    `trust` is as for `attnlab.trained.checkpoints.open_model`."""
     place, _, name = target.rpartition(":")
     if Path(target).exists() or not place:
         if target.endswith(".py"):
             raise BadInput(f"{target} names no model in the file; give {target}:NAME")
-        from attnlab.building.checkpoints import load_model  # imports all of training
+        from attnlab.trained.checkpoints import open_model  # imports all of training
 
-        return load_model(target, trust=trust)[0]
+        return open_model(target, trust=trust).net
     try:
         made = getattr(_module(place), name)
         needed = _needed(made)

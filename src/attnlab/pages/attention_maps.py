@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnlab.building.checkpoints import load_model, read_checkpoint
 from attnlab.errors import BadInput
 from attnlab.plotting import maps
 from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import View, by_head, views
 from attnlab.probes.history import read_history
+from attnlab.trained.checkpoints import open_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def look(
         text: from two characters or tokens to as many as the model takes; by default the start of
             the validation text of its training, and a line of Hamlet for a model of transformers.
         layer, head: the only one to show, from 0; None shows all.
-        trust: as for `attnlab.building.checkpoints.load_model`.
+        trust: as for `attnlab.trained.checkpoints.open_model`.
     """
     seen, labels, unit = views_of(target, text, trust=trust)
     titles: list[str] = []
@@ -92,12 +92,14 @@ def views_of(
     "character".
     """
     if str(target).startswith("hf:"):
-        from attnlab.interop import views_of_transformers
+        from attnlab.trained.transformers import views_of_transformers
 
         return *views_of_transformers(str(target).removeprefix("hf:"), text or TEXT), "token"
-    net, alphabet = load_model(target, trust=trust)
+    opened = open_model(target, trust=trust)
+    net = opened.net
+    alphabet = opened.alphabet
     if text is None:
-        ids = torch.tensor(read_checkpoint(target)["attnlab"]["text"][:SHOWN])
+        ids = torch.tensor(opened.text[:SHOWN])
     else:
         ids = torch.tensor(alphabet.encode(text), dtype=torch.long)
     if not 2 <= len(ids) <= net.block_size:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from attnlab.runs.frame import ENDED
-from attnlab.runs.settings import LAYER, Settings, is_below, last_of
+from attnlab.settings.roles import LAYER, Settings, is_below, last_of
 
 RunRow = Mapping[str, Any]  # a row of `read_runs`
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from attnlab.runs.settings import Settings
+from attnlab.settings.roles import Settings
 
 SINCE = "instruction_set"  # a metric of every result of later versions
 

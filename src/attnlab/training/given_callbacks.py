@@ -7,10 +7,10 @@ from functools import partial
 
 import lightning.pytorch as L
 
-from attnlab.building.own_code import is_users_class
-from attnlab.building.source import source_of_class
 from attnlab.errors import BadInput
-from attnlab.runs.settings import Settings, value_as_typed
+from attnlab.settings.own_code import is_users_class
+from attnlab.settings.roles import Settings, value_as_typed
+from attnlab.settings.source import source_of_class
 from attnlab.training.config import RunConfig
 from attnlab.training.refused import check_class
 

@@ -4,13 +4,13 @@ import hashlib
 
 from torch import Tensor
 
-from attnlab.building.checkpoints import read_checkpoint, weights_of
-from attnlab.building.settings import ModelSettings
 from attnlab.data import Data
 from attnlab.data.alphabets import to_plain
 from attnlab.errors import BadInput
 from attnlab.model import GPT
-from attnlab.runs.settings import settings_with
+from attnlab.settings.roles import settings_with
+from attnlab.settings.types import ModelSettings
+from attnlab.trained.checkpoints import read_checkpoint, weights_of
 
 
 def start_from(source: str, net: GPT, model: ModelSettings, data: Data) -> str:
@@ -22,7 +22,7 @@ def start_from(source: str, net: GPT, model: ModelSettings, data: Data) -> str:
     if source.startswith("hf:"):
         from transformers import GPT2LMHeadModel
 
-        from attnlab.interop import from_gpt2
+        from attnlab.trained.transformers import from_gpt2
 
         weights = from_gpt2(GPT2LMHeadModel.from_pretrained(source[3:])).state_dict()
     else:

@@ -8,10 +8,10 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from attnlab.building.settings import RunSettings
 from attnlab.errors import BadInput, first_line
 from attnlab.probes.base import SHOWN_FIRST
-from attnlab.runs.settings import Settings, attention_name, flat, is_below, last_of, settings_with
+from attnlab.settings.roles import Settings, attention_name, flat, is_below, last_of, settings_with
+from attnlab.settings.types import RunSettings
 
 EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
 

@@ -103,7 +103,7 @@ def data_metrics(lit: GPTModule) -> dict[str, object]:
         measures["bits_per_byte"] = bits
     lengths = lit.settings.data.eval_lengths
     if data.is_task or lengths:
-        from attnlab.evaluation import at_lengths, by_position
+        from attnlab.trained.evaluation import at_lengths, by_position
 
         if data.is_task:
             whole = by_position(lit.net, lit.held_out("val"), lit.net.block_size)

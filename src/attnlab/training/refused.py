@@ -1,7 +1,7 @@
 """The callbacks of Lightning that a run of attnlab refuses.
 
 Each would change what is trained or measured without a trace in the result, or do nothing. All
-others work. Arguments of the Trainer are in `attnlab.building.trainer_arguments`.
+others work. Arguments of the Trainer are in `attnlab.settings.trainer_arguments`.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,8 +12,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from attnlab.building.trainer_arguments import NO_LOOP
 from attnlab.errors import BadInput
+from attnlab.settings.trainer_arguments import NO_LOOP
 
 MONITORED = "val/loss"  # the only value that attnlab gives to callbacks
 

@@ -8,10 +8,6 @@ from typing import TypedDict
 
 import torch
 
-from attnlab.building.build import bind
-from attnlab.building.checkpoints import load_model, model_settings_of, read_checkpoint
-from attnlab.building.models import at_length
-from attnlab.building.settings import ConfigGroup, ModelSettings
 from attnlab.data import Data, sequences
 from attnlab.data.contract import IGNORED, Alphabet, Batch
 from attnlab.data.corpus import Corpus, text
@@ -19,6 +15,10 @@ from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode
+from attnlab.settings.bind import bind
+from attnlab.settings.types import ConfigGroup, ModelSettings
+from attnlab.trained.checkpoints import model_settings_of, open_model
+from attnlab.trained.models import at_length
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,16 @@ def evaluate(
     training. BadInput if there is no such model or data, if the model has other symbols, or if the
     length does not fit.
     """
-    net, alphabet = load_model(target, trust=trust)
-    checkpoint = read_checkpoint(target)
-    model, attn = model_settings_of(checkpoint)
-    stored = checkpoint["attnlab"]["config"]["data"]
+    opened = open_model(target, trust=trust)
+    net = opened.net
+    model, attn = model_settings_of(opened.settings)
+    stored = opened.settings["data"]
     if file is None:
-        data = data_of_run(stored, alphabet, trust=trust)
+        data = data_of_run(stored, opened.alphabet, trust=trust)
     elif stored["_target_"].startswith(f"{sequences.__name__}."):
         raise BadInput(f"{target} was trained on a task, so it cannot read the text {file}")
     else:
-        data = in_symbols_of_the_model(text(str(file), "bytes"), alphabet)
+        data = in_symbols_of_the_model(text(str(file), "bytes"), opened.alphabet)
     T = net.block_size if length is None else length
     (at,) = at_lengths(net, data, [T], model, attn)
     measured = by_position(at.net, at.batches, T)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from attnlab.errors import BadInput
-from attnlab.evaluation import evaluate, included_data
+from attnlab.trained.evaluation import evaluate, included_data
 from tests.cli import attnlab
 from tests.conftest import CONF
 from tests.data.test_corpus import bpe

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from attnlab.errors import BadInput
-from attnlab.runs.settings import flat
+from attnlab.settings.roles import flat
 
 Node = Mapping[str, Any]  # plain values; `_target_` names what they are arguments of
 LIBRARIES = (Path(__file__).parents[2], Path(os.__file__).parent)  # attnlab, the standard library

@@ -11,11 +11,11 @@ from torch import nn
 import attnlab.model
 import tests.conftest
 from attnlab.attention import AttentionConfig
-from attnlab.building.build import bind
-from attnlab.building.models import attention_factory
-from attnlab.building.own_code import is_users_file
-from attnlab.building.settings import ModelSettings
 from attnlab.errors import BadInput
+from attnlab.settings.bind import bind
+from attnlab.settings.own_code import is_users_file
+from attnlab.settings.types import ModelSettings
+from attnlab.trained.models import attention_factory
 
 GIVEN: dict[str, Any] = {
     "n_head": 2, "n_layer": 1, "block_size": 8, "n_embd": 4, "init": "unit", "mine": 1,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnlab.building.own_code import source_text
-from attnlab.building.source import CodeBeside, source_of, source_of_class
+from attnlab.settings.own_code import source_text
+from attnlab.settings.source import CodeBeside, source_of, source_of_class
 
 CELL = """
 import functools

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from torch import nn
 
 from attnlab.attention import AttentionConfig
-from attnlab.building.build import bind
-from attnlab.building.own_code import Node
-from attnlab.building.settings import ModelSettings
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT, AttentionFactory
+from attnlab.settings.bind import bind
+from attnlab.settings.own_code import Node
+from attnlab.settings.types import ModelSettings
 
 LONGEST_TEXT = 2**14  # a mask of length x length is built: 256 MB
 

@@ -12,10 +12,10 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnlab.building.trainer_arguments import ARGUMENTS
 from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
-from attnlab.runs.settings import flat
+from attnlab.settings.roles import flat
+from attnlab.settings.trainer_arguments import ARGUMENTS
 
 # Words of other programs for settings of attnlab.
 SYNONYMS = {
@@ -83,7 +83,9 @@ def unknown_key(key: str, words: Sequence[str]) -> str:
 
 def refusal_of_argument(key: str, words: Sequence[str]) -> str:
     """Why a run cannot have an argument of the Trainer as it was typed, "" if it can."""
-    from attnlab.training.config import bound_trainer, read_settings
+    # Torch takes most of the time of an answer, and most answers need none of it.
+    from attnlab.settings.trainer import bound_trainer
+    from attnlab.settings.types import read_settings
 
     own = [f"+{word}" for word in words if word.partition("=")[0] == key]
     others = [word for word in words if word[0] != "-" and word.partition("=")[0] != key]

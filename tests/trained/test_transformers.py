@@ -17,8 +17,8 @@ from attnlab.attention import (  # noqa: F401 for the cell of chapter 4
     causal,
 )
 from attnlab.errors import BadInput
-from attnlab.interop import from_gpt2, views_of_transformers
 from attnlab.probes.capture import views
+from attnlab.trained.transformers import from_gpt2, views_of_transformers
 from tests.conftest import ROOT
 
 transformers: Any = pytest.importorskip("transformers")

@@ -13,9 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 import attnlab.attention
 import attnlab.model
 from attnlab.attention import SelfAttention
-from attnlab.building.own_code import Node
 from attnlab.errors import BadInput
-from attnlab.runs.settings import MAIN
+from attnlab.settings.own_code import Node
+from attnlab.settings.roles import MAIN
 
 # A name without a dot is a public name of attnlab; any other name is an import path.
 PUBLIC: dict[str, str] = {}  # name -> the module that has it

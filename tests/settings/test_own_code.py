@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from attnlab.building.own_code import source_text
+from attnlab.settings.own_code import source_text
 
 CELL = """
 from functools import cached_property

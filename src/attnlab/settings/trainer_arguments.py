@@ -4,10 +4,18 @@ One table: the advice where an argument is typed, the refusal, and the table in 
 come from it.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from pydantic import PositiveInt
 
 from attnlab.errors import BadInput
-from attnlab.runs.settings import Settings
+from attnlab.settings.ordered import OrderedSettings
+from attnlab.settings.roles import Settings
+
+# 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
+Precision = Literal["auto", "32-true", "bf16-mixed", "bf16-true", "64-true"]
+# Strategies that fork or spawn lose the result of the process that trains.
+Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
 
 
 class Argument(NamedTuple):
@@ -87,6 +95,17 @@ ARGUMENTS = {
     "model_registry": Argument("attnlab uploads no models", (None,)),
 }
 OF_ATTNLAB = [name for name, argument in ARGUMENTS.items() if argument.ours]
+
+
+class TrainerSettings(OrderedSettings, extra="allow"):
+    """The arguments of Lightning's Trainer that have a narrower range here."""
+
+    strategy: Strategy
+    precision: Precision
+    max_steps: PositiveInt
+    val_check_interval: PositiveInt
+    accumulate_grad_batches: PositiveInt
+    log_every_n_steps: PositiveInt
 
 
 def check_arguments(trainer: Settings) -> None:

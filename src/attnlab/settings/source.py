@@ -22,7 +22,7 @@ from types import CodeType, FunctionType, ModuleType
 
 import torch
 
-from attnlab.building.own_code import (
+from attnlab.settings.own_code import (
     Node,
     file_of_module,
     functions_of_member,
@@ -30,7 +30,7 @@ from attnlab.building.own_code import (
     is_users_file,
     source_text,
 )
-from attnlab.runs.settings import MAIN
+from attnlab.settings.roles import MAIN
 
 TYPES_OF_PYTHON = (bool, int, float, complex, str, bytes, type(None), range, PurePath)
 TYPES_OF_TORCH = (torch.dtype, torch.device, torch.Size)

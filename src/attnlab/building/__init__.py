@@ -1,1 +1,0 @@
-"""From settings and checkpoints to models: what training, evaluation and the pages share."""

@@ -1,0 +1,1 @@
+"""The settings of a run: what they mean, what they may be, and the objects that they name."""

@@ -1,0 +1,1 @@
+"""A trained model, used: opened, evaluated, and exchanged with other libraries."""
