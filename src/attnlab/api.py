@@ -22,7 +22,6 @@ import pandas as pd
 
 from attnlab.errors import BadInput
 from attnlab.files import JsonObject
-from attnlab.installation import lab_path
 from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compare import Comparison
 from attnlab.runs.frame import read_run, read_runs
@@ -31,11 +30,9 @@ from attnlab.settings.roles import MAIN, value_as_typed
 if TYPE_CHECKING:  # imported when something is trained
     import lightning.pytorch as L
     from matplotlib.figure import Figure
-    from omegaconf import DictConfig
 
     from attnlab.model import GPT
     from attnlab.settings.source import CodeBeside
-    from attnlab.training.config import RunConfig
 
 Defined = Callable[..., object]  # a class or a function
 
@@ -344,39 +341,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     return [*itertools.product(*choices)]
 
 
-def _composed(asked: Asked) -> "tuple[DictConfig, str]":
-    """The configuration as Hydra composes it, and the name of its variant. BadInput with the
-    message of the command."""
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import open_dict
-
-    from attnlab.settings.words import explanation
-
-    overrides = [*asked.overrides]
-    if asked.config_dir is not None:
-        folder = Path(asked.config_dir).resolve()
-        if not folder.is_dir():
-            raise BadInput(f"config_dir = {asked.config_dir} is not a directory")
-        overrides.append(f'hydra.searchpath=["file://{folder}"]')
-    try:
-        with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
-            cfg = compose("train", overrides=overrides, return_hydra_config=True)
-    except HydraException as error:
-        raise BadInput(explanation(error, overrides)) from error
-    variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg, variant
-
-
 def _load_training() -> None:
     """Import the packages that training needs, in one piece."""
     with interrupts_wait():
         import attnlab.probes.history
         import attnlab.probes.patterns
-        import attnlab.settings.words
-        import attnlab.training.run  # noqa: F401
+        import attnlab.training.train  # noqa: F401
 
 
 def _train(
@@ -384,40 +354,13 @@ def _train(
 ) -> TrainedRun:
     """Train what was asked for, and leave the process as it was."""
     _load_training()
-    from attnlab.runs.run_directory import RunDirectory, folder_for
+    from attnlab.training.train import train as train_words
 
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.append(str(Path.cwd()))  # the user's own modules, as the command does
-    cfg, variant = _composed(asked)
     with process_as_before():
-        from attnlab.training.config import read_config
-        from attnlab.training.given_callbacks import is_repeatable, with_callbacks
-        from attnlab.training.notebook import with_progress
-        from attnlab.training.run import run
-
-        config: RunConfig = read_config(cfg)
-        if "tensorboard" in config.loggers:
-            with interrupts_wait():
-                import torch.utils.tensorboard  # noqa: F401
-        config, named = with_callbacks(config, callbacks)
-        overrides = [*asked.overrides, *named]
-        folder = folder_for(config.settings.plain(), variant, overrides)
-        exists = RunDirectory(folder).config.exists()
-        if exists and not is_repeatable(config) and not config.settings.force:
-            raise BadInput(
-                f"{folder} has a callback with arguments that cannot be read, so it is neither "
-                "repeated nor resumed; use another name=, or force=True"
-            )
-        own = [asked.config_dir] if asked.config_dir is not None else []
-        if not quiet:
-            config = with_progress(config)
-        result = run(
-            config,
-            folder,
-            variant=variant,
-            overrides=overrides,
-            config_dirs=own,
-            quiet=quiet,
+        result = train_words(
+            asked.overrides, config_dir=asked.config_dir, callbacks=callbacks, quiet=quiet
         )
     return TrainedRun(result.folder, result.metrics, result.fresh)
 

@@ -9,6 +9,7 @@ from attnlab.claims.judged_claim import judge_claim, missing_runs
 from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_with
+from attnlab.claims.work import composed
 from attnlab.errors import BadInput
 from tests.conftest import ROOT
 
@@ -169,3 +170,8 @@ def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
     for typed in (alone, f"attn=rotary {alone} model.n_head=1", "attn=rotary optim.lr=1"):
         with pytest.raises(BadInput):
             with_own(protocol, typed.split())
+
+
+def test_words_of_an_arm_that_hydra_refuses_are_explained_as_by_the_command() -> None:
+    with pytest.raises(BadInput, match="did you mean attn=unscaled"):
+        composed(["attn=unscald"], ROOT / "experiments")

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 
 from attnlab.training.config import read_config
 from attnlab.training.progress import StepBar
-from attnlab.training.run import make_trainer
+from attnlab.training.run import Request, make_trainer
 from attnlab.training.sweep_progress import begin_sweep, in_minutes, note_end_of_run, runs_of
 from tests.conftest import settings
 
@@ -88,7 +88,8 @@ def test_the_bar_is_where_its_output_is_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: out)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: err)
-    trainer, _ = make_trainer(read_config(settings("trainer.accelerator=cpu")), tmp_path, False)
+    config = read_config(settings("trainer.accelerator=cpu"))
+    trainer = make_trainer(config, Request(tmp_path, variant="sdpa"))
     bar = trainer.progress_bar_callback
     assert isinstance(bar, StepBar) == out
     TQDMProgressBar().init_train_tqdm()

@@ -1,7 +1,6 @@
 """Sweeps: a failed run does not stop the others, and the end is told by the directories."""
 
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.files import read_json
+from attnlab.training.application import quoted
 from tests.cli import small_run
 from tests.conftest import ROOT, SMALL
 
@@ -44,6 +44,15 @@ def test_a_refused_run_does_not_stop_the_others(text_file: Path, tmp_path: Path)
     notes = [read_json(file) for file in sorted((tmp_path / ".sweep").rglob("failed_*.json"))]
     assert len(notes) == 4 and all("model.n_head=3" in note["command"] for note in notes)
     assert all(note["reason"] in done.err for note in notes)
+
+
+def test_the_command_of_a_run_with_a_wrong_setting_is_noted(
+    text_file: Path, tmp_path: Path
+) -> None:
+    done = small_run(tmp_path, text_file, "-m", "hydra/launcher=basic", "optim.lr=-1,1e-3")
+    assert done.code == 1
+    (note,) = (read_json(file) for file in (tmp_path / ".sweep").rglob("failed_*.json"))
+    assert "optim.lr=-1" in note["command"] and "optim.lr" in note["reason"]
 
 
 def test_a_run_that_diverges_is_a_result(text_file: Path, tmp_path: Path) -> None:
@@ -148,7 +157,6 @@ def test_each_start_that_exists_is_a_run_of_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    quoted = runpy.run_path(str(ROOT / "train.py"))["quoted"]
     runs = ["lab/attn=sdpa/seed=0", "lab/attn=sdpa,optim.lr=1e-2/seed=0"]
     for run in runs:
         (Path(run) / "checkpoints").mkdir(parents=True)

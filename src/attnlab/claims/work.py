@@ -21,12 +21,12 @@ from attnlab.claims.rows import Rows, machine
 from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
-from attnlab.installation import lab_path
 from attnlab.processor import SMALLER_SETS, instruction_set
 
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
+DEFAULTS = ("train_loss=false",)  # of a run of claims; an arm may turn it on
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
@@ -214,10 +214,11 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
         used = used_set("cpu", instruction_set())
         values = dict(import_beside(folder, run.overrides[0])(run.seed))
     else:
-        from attnlab.training.run import run as train  # Lightning takes seconds to import
+        from attnlab.training.train import train  # Lightning takes seconds to import
 
-        config, variant = composed([*run.overrides, f"seed={run.seed}"], folder.parent)
-        metrics = train(config, directory, variant=variant, overrides=run.overrides).metrics
+        words = [*DEFAULTS, *run.overrides, f"seed={run.seed}"]
+        own = own_settings(folder.parent)
+        metrics = train(words, config_dir=own, folder=directory).metrics
         status = metrics["status"]
         used = used_set(metrics["device"], metrics["instruction_set"])
         values = values_of(metrics)
@@ -271,23 +272,16 @@ def import_beside(folder: Path, name: str) -> Callable[..., Any]:
 
 
 def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", str]:
-    """The configuration that `train.py` would compose from overrides, and the name of its variant;
-    `conf` in the directory of the claims holds what only claims use. BadInput with Hydra's message
-    if it cannot."""
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-
+    """The configuration of a run of claims, and the name of its variant; BadInput with the
+    sentence of the command if there is none."""
+    from attnlab.settings.words import composed_from
     from attnlab.training.config import read_config
 
-    words = ["train_loss=false", *overrides]  # an arm may turn it on
+    cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    return read_config(cfg), variant
+
+
+def own_settings(experiments: Path) -> str | None:
+    """The directory `conf` beside the claims, whose settings only claims use, if there is one."""
     own = experiments.resolve() / "conf"
-    if own.is_dir():
-        words.insert(0, f"hydra.searchpath=['{own}']")
-    with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
-        try:
-            cfg = compose("train", words, return_hydra_config=True)
-        except HydraException as error:
-            raise BadInput(f"{' '.join(overrides)} cannot be composed: {error}") from error
-    variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
-    return read_config(OmegaConf.masked_copy(cfg, [*map(str, cfg.keys() - {"hydra"})])), variant
+    return str(own) if own.is_dir() else None

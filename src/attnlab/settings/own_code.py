@@ -34,6 +34,11 @@ def import_paths(node: Node) -> set[str]:
     return {name for name in names if isinstance(name, str) and "." in name} - ACTIVATIONS
 
 
+def names_other_code(node: Node) -> bool:
+    """Whether a node names code that does not belong to attnlab."""
+    return any(not name.startswith("attnlab.") for name in import_paths(node))
+
+
 def file_of_module(name: str) -> Path | None:
     """The file of a loaded module; None where there is none, as for `__main__` of a notebook."""
     module = sys.modules.get(name)

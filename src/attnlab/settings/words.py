@@ -1,4 +1,5 @@
-"""One sentence for a command that Hydra refuses, with the word that was probably meant."""
+"""From the words of a command to a configuration, or to one sentence that says what is wrong with
+them and which word was probably meant."""
 
 import re
 import shlex
@@ -7,9 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from attnlab.errors import BadInput, first_line
@@ -46,6 +46,24 @@ SYNONYMS = {
     "wd": "optim.weight_decay",
 }
 FORM = "must have the form KEY=VALUE, such as attn=unscaled"
+
+
+def composed_from(words: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, str]:
+    """What `python train.py` composes from the words of its command, and the name of the variant.
+
+    `config_dir` holds settings of the user's own, as --config-dir. BadInput with the sentence of
+    the command.
+    """
+    overrides = [*words]
+    if config_dir is not None:
+        folder = Path(config_dir).resolve()
+        if not folder.is_dir():
+            raise BadInput(f"config_dir = {config_dir} is not a directory")
+        overrides.append(f'hydra.searchpath=["file://{folder}"]')
+    try:
+        return configuration_of(overrides)
+    except HydraException as error:
+        raise BadInput(explanation(error, overrides)) from error
 
 
 def explanation(error: Exception, words: Sequence[str]) -> str:
@@ -91,7 +109,7 @@ def refusal_of_argument(key: str, words: Sequence[str]) -> str:
     others = [word for word in words if word[0] != "-" and word.partition("=")[0] != key]
     for overrides in ([*others, *own], own):
         try:
-            bound_trainer(read_settings(configuration_of(overrides)).trainer)
+            bound_trainer(read_settings(configuration_of(overrides)[0]).trainer)
         except BadInput as error:
             return str(error) if key in str(error) else ""
         except (HydraException, OmegaConfBaseException):  # of another word, or a sweep
@@ -182,13 +200,16 @@ def config_groups() -> list[str]:
 
 def default_settings() -> list[str]:
     """The settings of the default configuration, with their groups."""
-    plain = OmegaConf.to_container(configuration_of([]))
+    plain = OmegaConf.to_container(configuration_of([])[0])
     assert isinstance(plain, dict)
     return list(flat({str(key): value for key, value in plain.items()}))
 
 
-def configuration_of(overrides: list[str]) -> DictConfig:
-    """The configuration of a command with these overrides."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(Path(lab_path("conf")).resolve()), version_base="1.3"):
-        return compose("train", overrides)
+def configuration_of(overrides: Sequence[str]) -> tuple[DictConfig, str]:
+    """What Hydra composes from overrides, and the name of the variant; Hydra's errors."""
+    with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
+        cfg = compose("train", list(overrides), return_hydra_config=True)
+    variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, variant

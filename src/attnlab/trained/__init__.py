@@ -1,1 +1,0 @@
-"""A trained model, used: opened, evaluated, and exchanged with other libraries."""

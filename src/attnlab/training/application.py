@@ -1,0 +1,192 @@
+"""Hydra's application around a training: what the command asked for, and how failures are told."""
+
+import gc
+import math
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from typing_extensions import Self
+
+from attnlab.errors import BadInput
+from attnlab.openmp import wait_briefly
+from attnlab.training import summary, sweep_progress
+
+if TYPE_CHECKING:
+    from attnlab.training.config import RunConfig
+    from attnlab.training.run import Request, RunOutcome
+
+
+class Job:
+    """A run of the command, alone or in a sweep; a context that tells why the run has failed.
+
+    A failure ends the process with a sentence and the exit code. In a sweep it is noted, and the
+    other runs go on.
+    """
+
+    def __init__(self) -> None:
+        self.hydra: HydraConf = HydraConfig.get()
+        self.overrides = list(self.hydra.overrides.task)
+        self.outcome: RunOutcome | None = None  # None: there is none, as the run has failed
+        # The directory of the sweep, which is not that of its runs.
+        self.sweep = Path(self.hydra.sweep.dir) if self.hydra.mode == RunMode.MULTIRUN else None
+
+    @property
+    def config_dirs(self) -> list[str]:
+        """The directories of the user's own settings."""
+        sources = self.hydra.runtime.config_sources
+        return [source.path for source in sources if source.provider == "command-line"]
+
+    def __enter__(self) -> Self:
+        if self.sweep:
+            sweep_progress.note_begin_of_run(self.sweep, self.hydra.job.num)
+        return self
+
+    def request(self, config: "RunConfig") -> "Request":
+        """What the command asked for beside the settings; BadInput for a place that Hydra gives a
+        run, because attnlab writes the directory."""
+        from attnlab.runs.run_directory import folder_for
+        from attnlab.training.run import Request
+
+        places = {
+            "hydra.run.dir": self.hydra.run.dir,
+            "hydra.sweep.subdir": self.hydra.sweep.subdir,
+        }
+        for key, place in places.items():
+            if place != ".":
+                raise BadInput(
+                    f"{key} = {place} has no effect; use outputs= and name= to place a run"
+                )
+        if self.hydra.job.chdir:
+            raise BadInput("hydra.job.chdir has no effect; use outputs= to place a run")
+        variant = str(self.hydra.runtime.choices["attn"]).replace("/", "-")
+        folder = folder_for(config.settings.plain(), variant, self.overrides)
+        quiet = self.sweep is not None
+        return Request(folder, variant, self.overrides, self.config_dirs, quiet)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, KeyboardInterrupt):  # before the first step or after the last one
+            raise SystemExit(128 + signal.SIGINT) from None
+        if not isinstance(error, Exception):
+            return False
+        if self.sweep:  # the other runs go on, and the sweep ends with code 1
+            number = self.hydra.job.num
+            sweep_progress.note_end_of_run(self.sweep, number)
+            summary.note_failure(self.sweep, number, self.overrides, self.config_dirs, error)
+            return True
+        if isinstance(error, BadInput):
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        traceback.print_exception(error)  # of the user's own code
+        raise SystemExit(1) from None
+
+    def loss(self) -> float:
+        """The validation loss, NaN where there is none; what the run gave is printed."""
+        if self.outcome is None:
+            return math.nan
+        loss = float(self.outcome.metrics["val_loss"])
+        if not self.outcome.first:
+            return loss  # of several devices, one prints
+        if self.sweep:
+            progress = sweep_progress.note_end_of_run(self.sweep, self.hydra.job.num)
+            print(f"[{progress}] {self.outcome.folder}: val loss {loss:.4f}", flush=True)
+        else:
+            summary.show_run(self.outcome, self.overrides, self.config_dirs)
+        return loss
+
+
+@contextmanager
+def swift_imports() -> Iterator[None]:
+    """Import without collecting garbage, which takes half of the time; imports leave hardly any.
+    Nothing changes where a sweep has trained in this process before."""
+    starts = "lightning.pytorch" not in sys.modules
+    if starts:
+        gc.disable()
+    yield
+    gc.enable()
+    if starts:
+        gc.freeze()
+
+
+def start(main: Callable[[], object]) -> None:
+    """Run Hydra's main function, and say in one sentence what Hydra refuses."""
+    wait_briefly()
+    sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    OmegaConf.register_new_resolver("processes", processes, replace=True)
+    sys.argv = [quoted(word) for word in sys.argv]
+    if "HYDRA_FULL_ERROR" in os.environ:  # the user wants the traceback
+        main()
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises what it refuses, for us to explain it
+    try:
+        main()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        from attnlab.settings.words import explanation
+
+        GlobalHydra.instance().clear()
+        print(f"error: {explanation(error, sys.argv[1:])}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        summary.show_interruption()
+        raise SystemExit(128 + signal.SIGINT) from None
+    except SystemExit as end:
+        if end.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            summary.show_interruption()
+        options = [word for word in sys.argv[1:] if word.startswith("-")]
+        if end.code == 2 and options:  # argparse has printed the usage of Hydra's own options
+            from attnlab.settings.words import hint_on_options
+
+            GlobalHydra.instance().clear()
+            print(hint_on_options(sys.argv[1:]), end="", file=sys.stderr)
+        raise
+    finally:
+        del os.environ["HYDRA_FULL_ERROR"]
+
+
+def processes(devices: int | str = 1) -> int:
+    """How many runs of a sweep train at once: one a core or, on a GPU, at most four; one where a
+    run has several devices, because Lightning starts their processes by this command."""
+    if devices not in (1, "auto"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(cores, 4) if shutil.which("nvidia-smi") else cores
+
+
+def quoted(word: str) -> str:
+    """The override `init_from` with its value in quotes, because Hydra would read the = and the
+    commas in the name of a run directory; of several that exist, each, for a sweep."""
+    value = word.removeprefix("init_from=")
+    if value in (word, "null") or value.startswith(("'", '"')):
+        return word
+    sources: list[str] = []
+    begun: list[str] = []
+    for piece in value.split(","):
+        begun.append(piece)
+        source = ",".join(begun)
+        path = Path(source).expanduser()
+        if source.startswith("hf:") or path.is_file() or (path / "checkpoints").is_dir():
+            sources.append(source)
+            begun = []
+    if begun:  # no such file: the message names all of it
+        sources = [value]
+    return "init_from=" + ",".join(f"'{source}'" for source in sources)
