@@ -7,7 +7,6 @@ attnlab.compare(runs)
 
 import contextlib
 import html
-import itertools
 import linecache
 import os
 import re
@@ -25,7 +24,7 @@ from attnlab.files import JsonObject
 from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compare import Comparison
 from attnlab.runs.frame import read_run, read_runs
-from attnlab.settings.roles import MAIN, value_as_typed
+from attnlab.settings.roles import MAIN, last_of, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
     import lightning.pytorch as L
@@ -128,24 +127,24 @@ def sweep(
     Args:
         overrides, config_dir, settings: as for `train`; "seed=0,1,2" and "seed=range(3)" are
             three runs.
-        jobs: processes; by default one for each core, at most 4 on a GPU. With 1, the runs follow
-            each other in this process.
+        jobs: processes; by default as many as `attnlab train -m` has. With 1, the runs follow each
+            other in this process.
 
     Returns the runs of the sweep as a frame, one row a run, as `read_runs` does. Raises BadInput
     with the first reason if a run failed; the others are trained first.
     """
     with interrupts_wait():
-        from joblib import Parallel, cpu_count, delayed
+        from joblib import Parallel, delayed
 
         from attnlab.settings import source  # noqa: F401  # and with it torch
         from attnlab.settings.words import explanation  # noqa: F401  # and with it Hydra
-        from attnlab.training.sweep_progress import end_with
+        from attnlab.training.sweep_progress import end_with, runs_at_once
 
     asked = _asked(overrides, settings, config_dir)
     _warn_of_unseen(asked.of_main)
     each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
-    limit = 4 if _has_gpu() else cpu_count()
-    jobs = min(jobs or min(cpu_count(), limit), len(each))
+    devices = last_of(asked.overrides).get("trainer.devices", "=1").partition("=")[2]
+    jobs = min(jobs or runs_at_once(devices), len(each))
     if jobs == 1:
         ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
     else:
@@ -321,24 +320,19 @@ def _as_typed(key: str, value: object) -> str:
 
 
 def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """The overrides of each run of a sweep, as Hydra writes them; BadInput for wrong grammar."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    """The overrides of each run of a sweep; BadInput for wrong grammar."""
     from hydra.errors import HydraException
 
     from attnlab.settings.words import explanation
+    from attnlab.training.sweep_progress import runs_of
 
     try:
-        parsed = OverridesParser.create().parse_overrides([*overrides])
+        runs = runs_of(overrides, {})
     except HydraException as error:
         raise BadInput(explanation(error, overrides)) from error
-    choices = []
-    for typed, override in zip(overrides, parsed, strict=True):
-        if override.is_sweep_override():
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([typed])
-    return [*itertools.product(*choices)]
+    if runs is None:
+        raise BadInput("glob(...) names no values in Python; give them, as in attn=sdpa,unscaled")
+    return runs
 
 
 def _load_training() -> None:
@@ -414,12 +408,6 @@ def _warn_of_unseen(of_main: Mapping[str, Defined]) -> None:
             "another name=, or force=True",
             stacklevel=3,
         )
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from tests.conftest import settings
         ["attn=none,sdpa", "seed=range(10)", "optim.lr=1e-3"],
         ["seed=choice(1,2,3)", "+a=[1,2]", "b='1,2'"],
         ["+a=[1,2],[3]", "seed=0,1", "seed=4"],
+        ["attn=sdpa,sink", "attn@attn.layers.0=sdpa,sink"],
     ],
 )
 def test_runs_are_counted_as_hydra_makes_them(typed: list[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from attnlab.files import read_json
 from attnlab.training.application import quoted
+from attnlab.training.sweep_progress import runs_at_once
 from tests.cli import small_run
 from tests.conftest import ROOT, SMALL
 
@@ -135,6 +136,34 @@ def test_an_interrupted_sweep_ends_its_workers_and_says_what_is_left(
     if end is not signal.SIGKILL:
         said = (tmp_path / "log.txt").read_text()
         assert "not begun: seed=2\nnot begun: seed=3\n" in said
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpu", "visible", "devices", "at_once"),
+    [
+        (16, False, None, 1, 16),
+        (2, False, None, "auto", 2),
+        (16, True, None, 1, 4),
+        (2, True, None, "1", 2),
+        (16, True, "", 1, 16),
+        (16, False, None, 2, 1),
+        (16, True, None, "2", 1),
+    ],
+)
+def test_how_many_train_at_once(
+    cores: int,
+    gpu: bool,
+    visible: str | None,
+    devices: int | str,
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/nvidia-smi" if gpu else None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert runs_at_once(devices) == at_once
 
 
 @pytest.mark.slow

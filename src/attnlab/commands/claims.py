@@ -22,7 +22,9 @@ Attention = Annotated[
     list[str] | None,
     Argument(help="attn=gate_head, attn._target_=my_module.Layer, ...; by default all."),
 ]
-Jobs = Annotated[int | None, Option(min=1, help="Processes; by default one for each core.")]
+Jobs = Annotated[
+    int | None, Option(min=1, help="Processes; by default one for each core, at most 4 on a GPU.")
+]
 Minutes = Annotated[float | None, Option(help="Begin no run after so many minutes.")]
 PlanOnly = Annotated[bool, Option("--plan", help="Say how many runs are missing; train nothing.")]
 Again = Annotated[
@@ -181,13 +183,12 @@ def train_missing(
 ) -> bool:
     """Train what is missing; False if the time was up. `quiet`: what is printed meanwhile goes to
     the standard error."""
-    from joblib import cpu_count
-
     from attnlab.claims.work import run_missing, train_run
     from attnlab.commands.claims_json import stdout_on_stderr
+    from attnlab.training.sweep_progress import runs_at_once
 
     with stdout_on_stderr() if quiet else nullcontext():
-        return run_missing(work, train_run, jobs or cpu_count(), minutes)
+        return run_missing(work, train_run, jobs or runs_at_once(), minutes)
 
 
 def print_answer(command: str, content: Mapping[str, object], complete: bool) -> None:

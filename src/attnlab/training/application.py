@@ -3,7 +3,6 @@
 import gc
 import math
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -132,7 +131,7 @@ def start(main: Callable[[], object]) -> None:
     wait_briefly()
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    OmegaConf.register_new_resolver("processes", processes, replace=True)
+    OmegaConf.register_new_resolver("processes", sweep_progress.runs_at_once, replace=True)
     sys.argv = [quoted(word) for word in sys.argv]
     if "HYDRA_FULL_ERROR" in os.environ:  # the user wants the traceback
         main()
@@ -161,15 +160,6 @@ def start(main: Callable[[], object]) -> None:
         raise
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
-
-
-def processes(devices: int | str = 1) -> int:
-    """How many runs of a sweep train at once: one a core or, on a GPU, at most four; one where a
-    run has several devices, because Lightning starts their processes by this command."""
-    if devices not in (1, "auto"):
-        return 1
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(cores, 4) if shutil.which("nvidia-smi") else cores
 
 
 def quoted(word: str) -> str:

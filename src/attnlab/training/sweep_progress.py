@@ -1,7 +1,8 @@
-"""How far a sweep is: a line for each run that ends, with the number of runs and the time left."""
+"""A sweep: its runs, how many train at once, and how far it is."""
 
 import itertools
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,25 +17,36 @@ from attnlab.files import read_json, write_json
 PLAN = "plan.json"  # in the sweep's own directory, which is not that of its runs
 
 
-def runs_of(typed: Sequence[str], params: Mapping[str, str]) -> list[str] | None:
-    """The runs of Hydra's basic sweeper in its order, each as the overrides that differ between
-    them: all combinations of the values.
+def runs_of(typed: Sequence[str], params: Mapping[str, str]) -> list[tuple[str, ...]] | None:
+    """The runs of Hydra's basic sweeper in its order, each as the overrides of its command: all
+    combinations of the values.
 
     `typed` are the overrides of the command line, `params` those of `hydra.sweeper.params`, which
     apply to keys that were not typed. None for a glob, whose values only the sweeper knows.
     """
-    parser = OverridesParser.create()
-    in_files = [f"{key}={values}" for key, values in params.items()]
-    swept = {}
-    for override in parser.parse_overrides([*in_files, *typed]):
-        swept[override.key_or_group] = override
-    choices = []
-    for key, override in swept.items():
+    words = [*(f"{key}={values}" for key, values in params.items()), *typed]
+    choices: dict[str, list[str]] = {}
+    for word, override in zip(words, OverridesParser.create().parse_overrides(words), strict=True):
         if isinstance(override.value(), Glob):
             return None
+        key = override.get_key_element()
+        choices[key.lstrip("+")] = [word]
         if override.is_sweep_override():
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-    return [" ".join(combination) for combination in itertools.product(*choices)]
+            values = override.sweep_string_iterator()
+            choices[key.lstrip("+")] = [f"{key}={value}" for value in values]
+    return list(itertools.product(*choices.values()))
+
+
+def runs_at_once(devices: int | str = 1) -> int:
+    """How many runs train at once: one a core, as far as this process may use them, and at most
+    four where there is a GPU; one where a run has several devices, because Lightning starts their
+    processes by the command of the run."""
+    from joblib import cpu_count  # it knows the quota of a container
+
+    if devices not in (1, "1", "auto"):
+        return 1
+    has_gpu = shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    return min(cpu_count(), 4) if has_gpu else cpu_count()
 
 
 def begin_sweep(sweep: Path, runs: int | None, at_once: int) -> None:
@@ -68,14 +80,16 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def what_is_left(sweep: Path, runs: Sequence[str] | None) -> str:
-    """How far an interrupted sweep came, and the runs that had not begun."""
+def what_is_left(sweep: Path, runs: Sequence[tuple[str, ...]] | None) -> str:
+    """How far an interrupted sweep came, and the runs that had not begun, by what tells them from
+    the others."""
     ended = len(list(sweep.glob("ended_*")))
     begun = {int(file.name.partition("_")[2]) for file in sweep.glob("begun_*")}
     lines = [f"Stopped; {ended} runs had ended, {len(begun) - ended} had begun."]
+    shared = set.intersection(*map(set, runs)) if runs else set()
     for number, run in enumerate(runs or []):
         if number not in begun:
-            lines.append(f"not begun: {run}")
+            lines.append(f"not begun: {' '.join(word for word in run if word not in shared)}")
     return "\n".join([*lines, "Repeat the command to train what is missing."])
 
 
