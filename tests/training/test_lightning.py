@@ -21,9 +21,8 @@ from attnlab.data.contract import IGNORED
 from attnlab.data.corpus import TrainBatches
 from attnlab.errors import BadInput
 from attnlab.files import read_json
-from attnlab.settings.trainer_arguments import ARGUMENTS, OF_ATTNLAB
+from attnlab.settings.trainer_arguments import ARGUMENTS, CALLBACKS, OF_ATTNLAB
 from attnlab.training.config import read_config
-from attnlab.training.refused import CALLBACKS
 from tests.cli import small_run
 from tests.conftest import ROOT, SMALL, on_text, settings
 
@@ -322,3 +321,10 @@ def test_a_callback_is_refused_before_the_first_step(
         train(*overrides.split(" "), *NEEDED.get(named, []))
     assert named in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CALLBACKS if "Base" not in name))
+def test_a_refused_callback_is_told_before_the_data_are_read(name: str) -> None:
+    given = [f"{LIGHTNING}.{name}", *NEEDED.get(name, [])]
+    with pytest.raises(BadInput, match=name):
+        read_config(settings(*SMALL, "data.path=nowhere.txt", *given))

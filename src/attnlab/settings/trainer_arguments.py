@@ -1,9 +1,10 @@
-"""What a run does with each argument of Lightning's Trainer.
+"""What a run does with each argument of Lightning's Trainer, and which callbacks it refuses.
 
 One table: the advice where an argument is typed, the refusal, and the table in docs/training.md
-come from it.
+come from it. The types of those with a narrower range than Lightning's stand beside it.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from pydantic import PositiveInt
@@ -96,6 +97,23 @@ ARGUMENTS = {
 }
 OF_ATTNLAB = [name for name, argument in ARGUMENTS.items() if argument.ours]
 
+OWN_SCHEDULE = "set optim.lr, or sweep over it with -m optim.lr=1e-3,3e-3,1e-2"
+CHANGES_WEIGHTS = "it changes the weights behind the optimizer; write a layer or an optimizer"
+# Callbacks that would change what is trained or measured without a trace in the result, or do
+# nothing. All others work.
+CALLBACKS = {
+    "BackboneFinetuning": "the model has no backbone; use init_from",
+    "BaseFinetuning": "it changes what is trained; write an optimizer that leaves weights out",
+    "BasePredictionWriter": NO_LOOP,
+    "BatchSizeFinder": "it changes the batches; set data.batch_size",
+    "GradientAccumulationScheduler": "steps would differ; set trainer.accumulate_grad_batches",
+    "LearningRateFinder": OWN_SCHEDULE,
+    "ModelPruning": CHANGES_WEIGHTS,
+    "SpikeDetection": "it leaves out batches; look at the gradients that probes=default logs",
+    "StochasticWeightAveraging": "it averages after the last validation; use callbacks=ema",
+    "ThroughputMonitor": "metrics.json has tokens_per_second; it reads batches of another form",
+}
+
 
 class TrainerSettings(OrderedSettings, extra="allow"):
     """The arguments of Lightning's Trainer that have a narrower range here."""
@@ -135,6 +153,16 @@ def check_arguments(trainer: Settings) -> None:
     least = number_in(trainer, "min_steps", 0)
     if least > steps:
         raise BadInput(f"trainer.min_steps = {least} is above trainer.max_steps = {steps}")
+
+
+def check_class(made: Callable[..., object]) -> None:
+    """Raise BadInput for a class of Lightning that is refused, or one that inherits from it."""
+    if not isinstance(made, type):
+        return  # a function that makes a callback
+    for cls in made.__mro__:
+        if cls.__module__.startswith("lightning.pytorch.") and cls.__name__ in CALLBACKS:
+            because = CALLBACKS[cls.__name__]
+            raise BadInput(f"the callback {made.__name__} is not possible: {because}")
 
 
 def number_in(trainer: Settings, name: str, otherwise: int) -> float:

@@ -11,8 +11,8 @@ from attnlab.errors import BadInput
 from attnlab.settings.own_code import is_users_class
 from attnlab.settings.roles import Settings, value_as_typed
 from attnlab.settings.source import source_of_class
+from attnlab.settings.trainer_arguments import check_class
 from attnlab.training.config import RunConfig
-from attnlab.training.refused import check_class
 
 PLAIN = (bool, int, float, str, type(None))
 
