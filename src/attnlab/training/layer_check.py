@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from attncheck import causal
+from attncheck.modes import other_in_another_row, rows_mixed
+from attncheck.outcomes import CheckFailed
+from attncheck.states import State, Weights
+from attncheck.subject import Subject, best_dtype, is_rounding, relative
 from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
-from attnlab.checkup import causal
-from attnlab.checkup.modes import other_in_another_row, rows_mixed
-from attnlab.checkup.outcomes import CheckFailed
-from attnlab.checkup.states import State, Weights
-from attnlab.checkup.subject import Subject, best_dtype, is_rounding, relative
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes.capture import attention_layers

@@ -177,7 +177,7 @@ def checkup(
     Args:
         model, sample, call: see `assert_causal`.
         name: of the model in the report.
-        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attnlab.checkup.prepared`.
+        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attncheck.prepared`.
 
     Raises:
         CannotCheck: the model cannot be called as described.
