@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attncheck
-from attncheck import caches, causal, loss, modes, padding, states, subject
+from attncheck import caches, causal, gradients, loss, modes, padding, precision, states, subject
 from attncheck.states import Weights
 from examined.judged import EXAMINED, judged
 from examined.kernels import KERNELS
@@ -117,13 +117,13 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (causal, "_gradients_switched", nothing, "a window and the hint"),
     (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
     (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
-    (modes, "_slope", lambda tried, state: modes.Slope(1.0, 1.0), "detached values"),
+    (gradients, "_slope", lambda tried, state: gradients.Slope(1.0, 1.0), "detached values"),
     (modes, "_require_the_same_with_given", nothing, "dropout where a mask is used"),
     (modes, "_require_the_same_with_given", nothing, "a mask written into a buffer"),
     (loss, "_require_end_ignored", nothing, "labels rolled"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),
-    (modes, "precision_states", lambda tried: [states.EVALUATION], "places counted in bf16"),
+    (precision, "precision_states", lambda tried: [states.EVALUATION], "places counted in bf16"),
 ]  # fmt: skip
 # The same of the states of a property.
 STATES: list[tuple[Any, str, Any, str]] = [

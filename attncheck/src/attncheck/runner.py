@@ -13,14 +13,9 @@ from typing_extensions import Unpack
 from .caches import CACHES, cache_step_of, check_cache_equal, check_padded_cache
 from .calls import DOCUMENTS, Call, Model, arguments_of, module_of
 from .causal import check_causal, check_mask_is_infinite, check_past_used
+from .gradients import check_gradients_right
 from .loss import check_labels_ignored, check_loss_shifted, labels_argument
-from .modes import (
-    check_deterministic,
-    check_gradients_right,
-    check_modes_agree,
-    check_precision_kept,
-    check_rows_independent,
-)
+from .modes import check_deterministic, check_modes_agree, check_rows_independent
 from .outcomes import (
     PROBE_ERRORS,
     CannotCheck,
@@ -30,6 +25,7 @@ from .outcomes import (
     is_own_error,
 )
 from .padding import check_documents_separate, check_padding_ignored
+from .precision import check_precision_kept
 from .subject import Sizes, Subject, prepared
 
 FIRST = ("deterministic", "rows", "causal")  # if one fails, the other results mean nothing

@@ -13,7 +13,7 @@ from attncheck import causal
 from attncheck.modes import other_in_another_row, rows_mixed
 from attncheck.outcomes import CheckFailed
 from attncheck.states import State, Weights
-from attncheck.subject import Subject, best_dtype, is_rounding, relative
+from attncheck.subject import Subject, best_dtype, is_rounding, relative, steady
 from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.errors import BadInput
@@ -84,7 +84,7 @@ def check_layer(
     for state in (EVALUATED, TRAINED):
         with tried.put(state) as there:
             _check_same_twice(there)
-            there = causal.steady(there)
+            there = steady(there)
             _check_rows(there)
             _check_causal(there)
     if pattern and isinstance(layer, HasPattern):
