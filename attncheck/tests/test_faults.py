@@ -8,7 +8,9 @@ import torch
 
 import attncheck
 from attncheck import caches, causal, gradients, loss, modes, padding, precision, states, subject
+from attncheck.runner import checks_of
 from attncheck.states import Weights
+from attncheck.subject import prepared
 from examined.judged import EXAMINED, judged
 from examined.kernels import KERNELS
 from examined.modes import Detached, fault
@@ -85,8 +87,8 @@ def test_a_cache_is_tried_with_a_large_vocabulary(
 def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:
     assertions = [n[7:] for n in attncheck.__all__ if n.startswith("assert_")]
     tried = {(row.check, bool(row.says)) for row in ROWS.values()}
-    for check in attncheck.checks_for(Served()):  # by "interface of transformers"
-        tried.add((check.check.func.__name__[6:], False))
+    for check in checks_of(prepared(Served())).values():  # by "interface of transformers"
+        tried.add((check.func.__name__[6:], False))
     assert {(name, fails) for name in assertions for fails in (False, True)} <= tried
 
 
