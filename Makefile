@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once. `make` lists the targets.
 #
 # Your own environment (another build of torch, conda):  make test VENV=$CONDA_PREFIX CONSTRAINTS=
-# Without make:  python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[dev]'
+# Without make:  python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e attncheck -e '.[dev]'
 # torch without CUDA, 0.2 GB instead of 3:  export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 PYTHON      ?= python3
@@ -22,12 +22,12 @@ help: ## show this list
 
 setup: $(STAMP) ## create .venv with attnlab and the versions of constraints.txt; PYTHON=python3.12
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+$(STAMP): pyproject.toml attncheck/pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 	    { echo "attnlab needs Python 3.10 to 3.13: make setup PYTHON=/path/to/python3.12"; exit 1; }
 	@echo "installing into $(VENV), once; some minutes, most of them for torch"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e attncheck -e '.[dev]'
 	@touch $@
 
 train: setup ## train the default model, or another: ARGS="preset=micro attn=unscaled"

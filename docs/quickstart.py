@@ -12,8 +12,8 @@
 import torch
 
 import attnlab
+from attncheck import checkup
 from attnlab.attention import SelfAttention
-from attnlab.checkup import checkup
 
 small = [
     "preset=micro",

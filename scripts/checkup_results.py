@@ -1,8 +1,6 @@
-"""Write docs/checkup-results.md: what the checkup says of each model of tests/checkup.
+"""Write docs/checkup-results.md: what the checkup says of each model of attncheck/tests.
 
 python scripts/checkup_results.py   # some minutes
-
-Run it in the root of a clone, with attnlab on the path.
 """
 
 import re
@@ -19,8 +17,8 @@ PAGE = ROOT / "docs/checkup-results.md"
 HEAD = """# What the checkup finds
 
 Small models with a planted or reported fault, repaired versions of them, and other healthy models:
-the tables of `tests/checkup`, judged by `python scripts/checkup_results.py`. A link leads to the
-report of the fault or its repair.
+the tables of `attncheck/tests/examined`, judged by `python scripts/checkup_results.py`. A link
+leads to the report of the fault or its repair.
 
 {total} models, all judged correctly.
 
@@ -46,7 +44,7 @@ LINK = r"\[([^]]*)\]\(https://github\.com/\S+\)"  # of a model to the report
 
 def now(row: Any) -> tuple[str, str]:
     """The verdict of this code, "fault", "remark" or "healthy", and what it says."""
-    from tests.checkup.test_faults import judged
+    from examined.judged import judged
 
     failed, said = judged(row)
     if failed:
@@ -61,14 +59,10 @@ def now(row: Any) -> tuple[str, str]:
 
 
 def tables() -> dict[str, Any]:
-    from tests.checkup.faults import PLANTED
-    from tests.checkup.modes import STATEFUL
-    from tests.checkup.others import OTHERS
-    from tests.checkup.reports import REPORTED
+    from examined.judged import EXAMINED
 
-    rows = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
-    assert len({row.name for row in rows}) == len(rows), "two models have one name"
-    return {row.name: row for row in rows}
+    assert len({row.name for row in EXAMINED}) == len(EXAMINED), "two models have one name"
+    return {row.name: row for row in EXAMINED}
 
 
 def named(row: Any) -> str:
@@ -98,7 +92,7 @@ def read_page(page: str) -> dict[str, dict[str, str]]:
 
 def main() -> None:
     """Examine all models and write the page."""
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(ROOT / "attncheck/tests"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     parts: dict[str, dict[str, list[str]]] = {

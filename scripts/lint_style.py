@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LINTED = ("train.py", "src", "scripts", "benchmarks", "experiments", "docs", "tests")
+PACKAGES = ("src/attnlab", "attncheck/src/attncheck")
+TESTS = ("tests", "attncheck/tests")
+LINTED = ("train.py", *PACKAGES, "scripts", "benchmarks", "experiments", "docs", *TESTS)
 # In 1,000 lines of code, comprehensions with a second `for` or another one inside.
 MOST_NESTED = 1.5
 
@@ -282,15 +284,18 @@ def complaints(files: list[Path]) -> Iterator[str]:
     """One line for each fault."""
     for file in files:
         name = file.relative_to(ROOT).as_posix()
-        rules = RULES_OF_TESTS if name.startswith("tests/") else RULES
+        rules = RULES_OF_TESTS if name.startswith(TESTS) else RULES
         found = faults(file.read_text(encoding="utf-8"), rules)
         for line, message in found:
             yield f"{name}:{line}: {message}"
 
 
 def rooms() -> list[Path]:
-    """The directories of the package, each of which keeps the rate."""
-    return sorted(x for x in (ROOT / "src/attnlab").iterdir() if any(x.glob("*.py")))
+    """The packages and the directories in them, each of which keeps the rate."""
+    folders: list[Path] = []
+    for name in PACKAGES:
+        folders += [file.parent for file in (ROOT / name).rglob("*.py")]
+    return sorted(set(folders))
 
 
 def rooms_over_the_rate() -> Iterator[str]:
@@ -320,13 +325,15 @@ def public_names(text: str) -> Iterator[str]:
 
 
 def names_that_stand_twice() -> Iterator[str]:
-    """One line for each public name that two modules of the package define. A verb of the command
+    """One line for each public name that two modules of the packages define. A verb of the command
     line or of Python may have the name of the function that it calls."""
-    package = ROOT / "src/attnlab"
     modules: dict[str, list[str]] = {}
-    for file in sorted(package.rglob("*.py")):
-        module = file.relative_to(package).as_posix()
-        is_verb = module == "api.py" or module.startswith("commands/")
+    files: list[Path] = []
+    for package in PACKAGES:
+        files += sorted((ROOT / package).rglob("*.py"))
+    for file in files:
+        module = file.relative_to(ROOT).as_posix()
+        is_verb = module == "src/attnlab/api.py" or module.startswith("src/attnlab/commands/")
         names = set(public_names(file.read_text(encoding="utf-8")))
         for name in names:
             if not (is_verb and name.islower()):

@@ -38,9 +38,11 @@ def install_cell() -> str:
     """A cell that installs attnlab where it is missing."""
     address = repository()
     if address:
-        install = f'%pip install -q "git+{address}"'
+        # attncheck, which attnlab needs, is a directory of the repository.
+        install = f'%pip install -q "git+{address}#subdirectory=attncheck" "git+{address}"'
     else:
-        install = 'raise ImportError("install your copy: %pip install /path/to/attnlab")'
+        clone = "/path/to/attnlab"
+        install = f'raise ImportError("install your copy: %pip install {clone}/attncheck {clone}")'
     return f"try:\n    import attnlab\nexcept ImportError:\n    {install}"
 
 

@@ -28,17 +28,17 @@ from functools import partial
 import torch
 from matplotlib.figure import Figure
 
-from attnlab import attention as lab
-from attnlab.attention import AttentionConfig, SelfAttention, attention, core
-from attnlab.checkup import (
+from attncheck import (
     CheckFailed,
     assert_causal,
     assert_kernel_equal,
     checkup,
     prepared,
 )
-from attnlab.checkup.causal import dependence
-from attnlab.checkup.states import EVALUATION
+from attncheck.causal import dependence
+from attncheck.states import EVALUATION
+from attnlab import attention as lab
+from attnlab.attention import AttentionConfig, SelfAttention, attention, core
 from attnlab.installation import lab_path
 from attnlab.plotting.drawing import styled
 from attnlab.plotting.maps import shades

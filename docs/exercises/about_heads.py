@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck import assert_causal, assert_past_used, assert_rows_independent
 from attnlab.attention import attention, build_mask, causal
-from attnlab.checkup import assert_causal, assert_past_used, assert_rows_independent
 
 from .comparison import Wrong, as_tensor, compare, examine, normal
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck import assert_kernel_equal
 from attnlab.attention import attention, build_mask, causal
 from attnlab.attention.core import masked_softmax
-from attnlab.checkup import assert_kernel_equal
 
 from .comparison import KEYS_LAST, Wrong, as_tensor, close, compare, examine, normal
 

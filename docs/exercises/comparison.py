@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.checkup import CheckFailed
+from attncheck import CheckFailed
 
 KEYS_LAST = "Keys are the last axis: dim=-1."
 

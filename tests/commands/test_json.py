@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,44 +194,15 @@ class Examined(Head):
     not_tried: list[str]
 
 
-MODELS = """
-import torch
-from torch import nn
-
-def healthy():
-    return Model(ahead=False)
-
-def leaks():
-    return Model(ahead=True)
-
-def raises():
-    return Model(ahead=False, longest=3)
-
-class Model(nn.Module):
-    def __init__(self, ahead, longest=99):
-        super().__init__()
-        self.embed, self.ahead, self.longest = nn.Embedding(7, 7), ahead, longest
-    def forward(self, ids):
-        if ids.shape[1] > self.longest:
-            raise RuntimeError("too long")
-        x = self.embed(ids)
-        x = x + x.cumsum(1)
-        return x + (x.flip(1) if self.ahead else 0)
-"""
-
-
-@pytest.mark.parametrize(("name", "code"), [("healthy", 0), ("leaks", 1), ("nothing", 2)])
-def test_a_checkup_is_a_document(name: str, code: int, tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text(MODELS)
-    asked = (
-        "checkup",
-        f"{tmp_path / 'models.py'}:{name}",
-        "--vocab-size",
-        "7",
-        "--block-size",
-        "8",
-    )
-    plain, done = attnlab(*asked), attnlab(*asked, "--json")
+@pytest.mark.parametrize(("attn", "code"), [("sdpa", 0), ("peek_one", 1), ("", 2)])
+def test_a_checkup_is_a_document(
+    attn: str, code: int, tmp_path: Path, train: Callable[..., Any]
+) -> None:
+    if attn:
+        train(f"attn={attn}")
+    asked = ("checkup", str(tmp_path / "run"))
+    plain = attnlab(*asked)
+    done = attnlab(*asked, "--json")
     found = document_of(done.out)
     assert plain.code == done.code == found["exit_code"] == code, (plain, done)
     if code == 2:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import typer
 
-import attnlab.checkup
+import attncheck
 from attnlab.commands.cli import app
 from tests.commands.test_cli import VERBS
 from tests.conftest import ROOT
@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 COMMANDS: Any = typer.main.get_command(app)
 GUIDES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 GUIDE = "".join(file.read_text(encoding="utf-8") for file in GUIDES)
-PROPERTIES = [name for name in attnlab.checkup.__all__ if name.startswith("assert_")]
+PROPERTIES = [name for name in attncheck.__all__ if name.startswith("assert_")]
 CHECKUP = (ROOT / "docs/checkup.md").read_text(encoding="utf-8")
 
 

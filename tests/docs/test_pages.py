@@ -15,19 +15,21 @@ import typer
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from attncheck.command import parser
 from attnlab.claims.work import composed
 from attnlab.commands.cli import app
 from scripts.fill_pages import CELL, TABLE, filled
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = r"(?:python train\.py|attnlab|attncheck|make)"
 
 
 def commands_in(text: str) -> Iterator[str]:
-    """The commands of a page for train.py, attnlab and make, in blocks and between backticks, that
-    say what they are about and have no placeholders."""
+    """The commands of a page for `PROGRAMS`, in blocks and between backticks, that say what they
+    are about and have no placeholders."""
     text = re.sub(r" *\\\n(?:#)?\s*", " ", text)
-    lines = re.findall(r"^(?: {4}|# {5})((?:python train\.py|attnlab|make) .*)$", text, re.M)
-    lines += re.findall(r"`((?:python train\.py|attnlab|make) [^`\n]+)`", text)
+    lines = re.findall(rf"^(?: {{4}}|# {{5}})({PROGRAMS} .*)$", text, re.M)
+    lines += re.findall(rf"`({PROGRAMS} [^`\n]+)`", text)
     for line in lines:
         try:
             words = shlex.split(line, comments=True)
@@ -44,7 +46,8 @@ def make_targets() -> list[str]:
     return re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "attncheck/README.md"]
+DOCUMENTS += ROOT.glob("docs/**/*.md")
 DOCUMENTS += [*ROOT.glob("docs/**/[0-9]_*.py"), *ROOT.glob("experiments/**/*.md")]
 PAGES = {file: file.read_text(encoding="utf-8") for file in sorted(DOCUMENTS)}
 COMMANDS = {command: file for file, text in PAGES.items() for command in commands_in(text)}
@@ -121,6 +124,8 @@ def works(command: str) -> None:
         verbs = vars(typer.main.get_command(app))["commands"]
         assert words[1] in verbs, f"no verb {words[1]}"
         verbs[words[1]].make_context(words[1], words[2:])
+    elif words[0] == "attncheck":
+        parser().parse_args(words[1:])
     else:
         for overrides in compositions(words[2:]):
             with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):

@@ -1,5 +1,6 @@
 """The linter of style refuses what has to be read twice, and nothing else."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,13 @@ def test_a_public_name_stands_once(
 
 
 def test_all_files_are_linted() -> None:
-    """Each directory with Python that is tracked."""
-    linted = {file.relative_to(lint_style.ROOT).parts[0] for file in lint_style.linted_files()}
-    assert linted == {"train.py", "src", "scripts", "benchmarks", "experiments", "docs", "tests"}
+    """All Python that is tracked."""
+    linted = {file.relative_to(lint_style.ROOT).as_posix() for file in lint_style.linted_files()}
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.py"],
+        cwd=lint_style.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(tracked.stdout.split()) <= linted

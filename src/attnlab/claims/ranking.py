@@ -409,7 +409,7 @@ def own_directory(protocol: Protocol, names: Sequence[str], outputs: Path, *, ow
 
 def digest_of_healthy(protocol: Protocol, name: str) -> str:
     """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
-    from attnlab.checkup import checkup
+    from attncheck import checkup
 
     config = config_of(protocol, name)
     result = checkup(config.model(len(config.data().alphabet)), name=name)

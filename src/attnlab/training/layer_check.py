@@ -10,13 +10,13 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
+from attncheck import causal
+from attncheck.modes import other_in_another_row, rows_mixed
+from attncheck.outcomes import CheckFailed
+from attncheck.states import State, Weights
+from attncheck.subject import Subject, best_dtype, is_rounding, relative, steady
 from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
-from attnlab.checkup import causal
-from attnlab.checkup.modes import other_in_another_row, rows_mixed
-from attnlab.checkup.outcomes import CheckFailed
-from attnlab.checkup.states import State, Weights
-from attnlab.checkup.subject import Subject, best_dtype, is_rounding, relative
 from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes.capture import attention_layers
@@ -85,7 +85,7 @@ def check_layer(
     for state in (EVALUATED, TRAINED):
         with tried.put(state) as there:
             _check_same_twice(there)
-            there = causal.steady(there)
+            there = steady(there)
             _check_rows(there)
             _check_causal(there)
     if pattern and isinstance(layer, HasPattern):

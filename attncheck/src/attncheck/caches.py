@@ -15,10 +15,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
-from .causal import steady
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
 from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation
-from .subject import Sizes, Subject, compared_columns, is_rounding, prepared
+from .subject import Sizes, Subject, compared_columns, is_rounding, prepared, steady
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
 # cache. `real` (B, T) is 1 for tokens and 0 for padding, of all tokens so far.

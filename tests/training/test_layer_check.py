@@ -14,8 +14,8 @@ from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.trained.models import attention_factory
 from attnlab.training.layer_check import check_layer, check_layers
-from tests.checkup.small import C, H
-from tests.checkup.user_layers import DISHONEST, HONEST, NO_MASKS, T, own
+from examined.small import C, H
+from tests.training.user_layers import DISHONEST, HONEST, NO_MASKS, T, own
 
 CONF = Path(__file__).parents[2] / "conf"
 

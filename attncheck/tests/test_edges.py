@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.checkup import (
+from attncheck import (
     CheckFailed,
     assert_deterministic,
     assert_documents_separate,
     assert_loss_shifted,
 )
-from attnlab.checkup.leaks import explain_map
+from attncheck.leaks import explain_map
 
 V = 29
 

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypedDict
 
 from torch import Tensor
 from typing_extensions import Unpack
@@ -13,14 +12,9 @@ from typing_extensions import Unpack
 from .caches import CACHES, cache_step_of, check_cache_equal, check_padded_cache
 from .calls import DOCUMENTS, Call, Model, arguments_of, module_of
 from .causal import check_causal, check_mask_is_infinite, check_past_used
+from .gradients import check_gradients_right
 from .loss import check_labels_ignored, check_loss_shifted, labels_argument
-from .modes import (
-    check_deterministic,
-    check_gradients_right,
-    check_modes_agree,
-    check_precision_kept,
-    check_rows_independent,
-)
+from .modes import check_deterministic, check_modes_agree, check_rows_independent
 from .outcomes import (
     PROBE_ERRORS,
     CannotCheck,
@@ -30,6 +24,7 @@ from .outcomes import (
     is_own_error,
 )
 from .padding import check_documents_separate, check_padding_ignored
+from .precision import check_precision_kept
 from .subject import Sizes, Subject, prepared
 
 FIRST = ("deterministic", "rows", "causal")  # if one fails, the other results mean nothing
@@ -45,28 +40,6 @@ WIDTH = 80  # of a line of the report
 TITLE = 16  # of which the name of the property
 
 
-class PropertyDocument(TypedDict):
-    """What `PropertyResult.to_dict` gives."""
-
-    property: str
-    status: str
-    message: str
-    remarks: list[str]
-    states: list[str]
-    not_tried: list[str]
-
-
-class ReportDocument(TypedDict):
-    """What `Report.to_dict` gives."""
-
-    subject: str
-    verdict: str
-    healthy: bool
-    exit_code: int
-    results: list[PropertyDocument]
-    not_tried: list[str]
-
-
 @dataclass(frozen=True)
 class PropertyResult:
     """What one property says of a model."""
@@ -79,7 +52,7 @@ class PropertyResult:
     not_tried: tuple[str, ...] = ()
     map: Tensor | None = field(default=None, repr=False)  # (T, T), of a leak
 
-    def to_dict(self) -> PropertyDocument:
+    def to_dict(self) -> dict[str, object]:
         """All but the map, which is not for JSON."""
         return {
             "property": self.check,
@@ -142,7 +115,7 @@ class Report:
         lines += [_in_columns("not tried", [each]) for each in self.missing]
         return "\n".join([*lines, f"{self.subject}: {self.verdict}"])
 
-    def to_dict(self) -> ReportDocument:
+    def to_dict(self) -> dict[str, object]:
         """Everything that the report says, for a program."""
         return {
             "subject": self.subject,
@@ -177,7 +150,7 @@ def checkup(
     Args:
         model, sample, call: see `assert_causal`.
         name: of the model in the report.
-        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attnlab.checkup.prepared`.
+        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attncheck.prepared`.
 
     Raises:
         CannotCheck: the model cannot be called as described.
@@ -279,19 +252,6 @@ def checks_of(tried: Subject) -> dict[str, Check]:
     return checks
 
 
-class NamedCheck:
-    """A property of a model to be asserted by a call, under the name that pytest shows."""
-
-    def __init__(self, name: str, check: Check) -> None:
-        self.__name__ = name
-        self.check = check
-
-    def __call__(self) -> str:
-        """What was tried, in a sentence; CheckFailed or CannotCheck."""
-        __tracebackhide__ = True
-        return str(self.check())
-
-
 def _takes_labels(tried: Subject) -> bool:
     if tried.own_call or tried.sample.is_floating_point():
         return False
@@ -308,11 +268,22 @@ def checks_for(
     *,
     call: Call | None = None,
     **sizes: Unpack[Sizes],
-) -> list[NamedCheck]:
+) -> list[Callable[[], str]]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
-    Caches, padding, documents and losses are checked if the model has an argument that is named
-    so.
+    Each returns what was tried, in a sentence, or raises CheckFailed or CannotCheck. Caches,
+    padding, documents and losses are checked if the model has an argument that is named so.
     """
     checks = checks_of(prepared(model, sample, call, **sizes))
-    return [NamedCheck(title, check) for title, check in checks.items()]
+    return [_asserted(title, check) for title, check in checks.items()]
+
+
+def _asserted(title: str, check: Check) -> Callable[[], str]:
+    """A check as an assertion, under the name that pytest shows."""
+
+    def assertion() -> str:
+        __tracebackhide__ = True
+        return str(check())
+
+    assertion.__name__ = title
+    return assertion

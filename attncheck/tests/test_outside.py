@@ -1,4 +1,4 @@
-"""Models of other libraries and the variants of the lab raise no alarm but where one is meant."""
+"""Models of other libraries raise no alarm but where one is meant."""
 
 import re
 import warnings
@@ -11,11 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attnlab.checkup import assert_causal, checkup
-from attnlab.init import init_weights
-from attnlab.training.config import read_config
-from tests.checkup.small import LM, Does
-from tests.conftest import VARIANTS, settings
+from attncheck import checkup
+from examined.small import LM, Does
 
 pytestmark = pytest.mark.slow
 V, T, C = 29, 24, 32
@@ -254,23 +251,3 @@ def test_models_of_plain_torch(name: str) -> None:
     # The vectors of the power iteration are other ones after each call in training mode.
     meant = {"spectral norm": "they depend on the number of earlier calls"}
     assert re.search(meant.get(name, r"\A\Z"), said), said
-
-
-# ---- the lab
-
-READ_AHEAD = "bidirectional flipped peek_one post_softmax_mask softmax_over_queries strict_flip"
-READ_AHEAD += " unmerged_heads zero_fill"
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variants_of_the_lab_read_ahead_only_where_they_are_meant_to(name: str) -> None:
-    small = ["preset=micro", "model.n_layer=2", "model.n_head=2", f"attn={name}"]
-    small += ["model.n_embd=32", "model.block_size=32"]
-    model = read_config(settings(*small)).model(V)
-    init_weights(model, 0)
-    try:
-        assert_causal(model, vocab_size=V, block_size=32)
-        leaks = False
-    except AssertionError:
-        leaks = True
-    assert leaks == (name in READ_AHEAD.split())

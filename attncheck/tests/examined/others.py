@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.checkup.faults import beside, masked, over_time
-from tests.checkup.reports import Decay, Infini
-from tests.checkup.small import (
+from examined.faults import beside, masked, over_time
+from examined.reports import Decay, Infini
+from examined.small import (
     LM,
     Attention,
     C,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.checkup.faults import (
+from examined.faults import (
     added,
     dropped,
     fill,
@@ -20,7 +20,7 @@ from tests.checkup.faults import (
     split_wrongly,
     unmerged,
 )
-from tests.checkup.small import Row, Served, scores, softmax
+from examined.small import Row, Served, scores, softmax
 
 sdpa = F.scaled_dot_product_attention
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.checkup.small import (
+from examined.small import (
     LM,
     Attention,
     C,

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-import attnlab.checkup as package
-from attnlab.checkup import (
+import attncheck as package
+from attncheck import (
     CannotCheck,
     assert_causal,
     assert_mask_is_infinite,
@@ -25,10 +25,9 @@ from attnlab.checkup import (
     states,
     subject,
 )
-from tests.checkup.others import Habit
-from tests.checkup.reports import Cached, Decay, step
-from tests.checkup.small import LM, Attention, C, Does, Served, V, causal
-from tests.conftest import ROOT
+from examined.others import Habit
+from examined.reports import Cached, Decay, step
+from examined.small import LM, Attention, C, Does, Served, V, causal
 
 
 class Untidy(LM):
@@ -121,8 +120,9 @@ def test_large_weights_stay_in_place_unless_calls_write_into_them(
 
 ALONE = """
 import sys
-needed = set("torch torchgen attnlab _pytest pytest py iniconfig pluggy packaging pygments tomli "
-             "sympy mpmath typing_extensions networkx jinja2 markupsafe filelock fsspec".split())
+needed = set("torch torchgen attncheck _pytest pytest py iniconfig pluggy packaging pygments "
+             "tomli sympy mpmath typing_extensions networkx jinja2 markupsafe filelock "
+             "fsspec".split())
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in needed | sys.stdlib_module_names:
@@ -130,8 +130,6 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import pytest
 code = pytest.main(["-v", "-p", "no:cacheprovider", "--rootdir=.", "test_theirs.py"])
-ours = {name for name in sys.modules if name.startswith("attnlab.")}
-assert all(name.startswith("attnlab.checkup") for name in ours), ours
 raise SystemExit(code)
 """
 
@@ -139,7 +137,8 @@ raise SystemExit(code)
 def test_torch_and_pytest_are_enough(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).with_name("torch_alone.py"), tmp_path / "test_theirs.py")
     run = [sys.executable, "-c", ALONE]
-    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "src")}
+    source = str(Path(package.__file__).parents[1])
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": source}
     done = subprocess.run(run, cwd=tmp_path, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_healthy[finite fill]" in done.stdout and "8 passed" in done.stdout

@@ -1,4 +1,4 @@
-"""Small models in plain torch, into which the tables plant faults; nothing of attnlab is used.
+"""Small models in plain torch, into which the tables plant faults.
 
 Letters: B batch, T time, C channels, H heads, D = C // H, V symbols.
 """

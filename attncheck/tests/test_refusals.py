@@ -4,17 +4,17 @@ Letters: B batch, T time, V symbols.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup import CheckFailed, assert_cache_equal, assert_causal, checkup
-from attnlab.checkup import causal as causality
-from tests.checkup.modes import Cache, OtherNames, Stateful
-from tests.checkup.small import LM, Attention, C, V, every, filled, tril
-from tests.cli import attnlab
+from attncheck import CheckFailed, assert_cache_equal, assert_causal, checkup
+from attncheck import causal as causality
+from examined.modes import Cache, OtherNames, Stateful
+from examined.small import LM, Attention, C, V, every, filled, tril
 
 LENGTH = 32
 
@@ -129,15 +129,15 @@ def test_a_leak_of_a_model_of_one_length_is_told() -> None:
 
 
 def test_an_error_of_the_checkup_is_none_of_the_model(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, attncheck: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.py").write_text("from tests.checkup.small import LM\n")
+    (tmp_path / "small.py").write_text("from examined.small import LM\n")
     monkeypatch.setattr(causality, "dependence", None)
-    done = attnlab("checkup", "small.py:LM")
+    done = attncheck("small.py:LM")
     assert done.code == 4 and "the checkup raised TypeError" in done.out, done
-    monkeypatch.setattr("attnlab.checkup.subject.best_dtype", None)
-    done = attnlab("checkup", "small.py:LM")
+    monkeypatch.setattr("attncheck.subject.best_dtype", None)
+    done = attncheck("small.py:LM")
     assert done.code == 4 and "Traceback" in done.err, done
 
 

@@ -1,13 +1,16 @@
-"""`attnlab checkup`: targets, exit codes."""
+"""`attncheck MODEL`: what a model is named by, exit codes, JSON."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.checkup.small import MEAN
-from tests.cli import attnlab
+import attncheck as package
+from examined.small import MEAN
 
 MODELS = f"""{MEAN}
 model, number = Mean(), 3
@@ -31,6 +34,10 @@ class Configured(Mean):
 def make(config, seed): return Mean()
 class Masked(Mean):
     def forward(self, ids, mask):
+        return super().forward(ids)
+class Talks(Mean):
+    def forward(self, ids):
+        print("a token")
         return super().forward(ids)
 class Small(Mean):
     vocab_size = 40
@@ -60,15 +67,17 @@ SIZES = "--vocab-size 11 --block-size 9"
         ("models_here.py:FailsInTraining", 3, "KeyError: 'not in training' (models_here.py"),
     ],
 )
-def test_a_target_is_examined(file: str, target: str, code: int, words: str) -> None:
-    done = attnlab("checkup", *target.split())
+def test_a_target_is_examined(
+    file: str, attncheck: Callable[..., Any], target: str, code: int, words: str
+) -> None:
+    done = attncheck(*target.split())
     assert done.code == code and words in " ".join(done.out.split()), done
 
 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("nowhere", "nowhere"),
+        ("nowhere", "nowhere:NAME"),
         ("nothing.py:model", "nothing.py"),
         ("models_here.py", "models_here.py:NAME"),
         ("models_here.py:other", "no attribute 'other'"),
@@ -82,23 +91,54 @@ def test_a_target_is_examined(file: str, target: str, code: int, words: str) -> 
         ("not_there:model", "not_there"),
     ],
 )
-def test_a_target_that_is_no_model_is_bad_input(file: str, target: str, words: str) -> None:
-    done = attnlab("checkup", target)
+def test_a_target_that_is_no_model_is_bad_input(
+    file: str, attncheck: Callable[..., Any], target: str, words: str
+) -> None:
+    done = attncheck(target)
     assert done.code == 2 and words in done.err and "Traceback (most" not in done.err
 
 
 @pytest.mark.parametrize(
     ("name", "error"), [("broken", "RuntimeError: no weights"), ("Crashes", "KeyError: 'missing'")]
 )
-def test_a_crash_in_the_users_code_has_its_file_and_line(file: str, name: str, error: str) -> None:
-    done = attnlab("checkup", f"{file}:{name}")
+def test_a_crash_in_the_users_code_has_its_file_and_line(
+    file: str, attncheck: Callable[..., Any], name: str, error: str
+) -> None:
+    done = attncheck(f"{file}:{name}")
     assert done.code == 2 and error in done.err
     assert f'{file}", line' in done.err and "subject.py" not in done.err
 
 
-def test_a_run_and_its_checkpoint_are_examined(tmp_path: Path, train: Callable[..., Any]) -> None:
-    for name, code in (("sdpa", 0), ("peek_one", 1)):
-        train(f"attn={name}", folder=name)
-        for target in (tmp_path / name, *(tmp_path / name).rglob("*.ckpt")):
-            done = attnlab("checkup", str(target))
-            assert done.code == code, done
+@pytest.mark.parametrize(
+    ("name", "code"), [("model", 0), ("leaky", 1), ("Fails", 3), ("other", 2)]
+)
+def test_json_is_what_the_report_says(
+    file: str, attncheck: Callable[..., Any], name: str, code: int
+) -> None:
+    plain = attncheck(f"{file}:{name}")
+    done = attncheck(f"{file}:{name}", "--json")
+    assert plain.code == done.code == code
+    told = json.loads(done.out)
+    assert (told.pop("schema"), told.pop("attncheck")) == (1, package.__version__)
+    assert told["exit_code"] == code
+    if code == 2:
+        assert told.keys() == {"exit_code", "error"} and told["error"] in plain.err
+        return
+    assert told["healthy"] == (code == 0)
+    words = " ".join(plain.out.split())
+    for result in told["results"]:
+        assert f"{result['property']} {result['status']}" in words
+        assert " ".join(result["message"].split()) in words
+
+
+def test_what_a_model_prints_is_no_part_of_the_answer(
+    file: str, attncheck: Callable[..., Any]
+) -> None:
+    done = attncheck(f"{file}:Talks", "--json")
+    assert json.loads(done.out)["healthy"] and "a token" in done.err
+
+
+def test_the_command_and_the_module_are_the_same(file: str) -> None:
+    module = [sys.executable, "-m", "attncheck", f"{file}:leaky"]
+    done = subprocess.run(module, capture_output=True, text=True)
+    assert done.returncode == 1 and "up to t + 1" in done.stdout, done

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.checkup.small import (
+from examined.small import (
     LM,
     Attention,
     C,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.checkup.small import LM, Attention, C, Row, V, filled, merge, rotate, split, tril
+from examined.small import LM, Attention, C, Row, V, filled, merge, rotate, split, tril
 
 LENGTH = 24
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA
 from attnlab.attention.core import masked_softmax, mix, scores
-from tests.checkup.faults import over_time
-from tests.checkup.reports import Chunks
-from tests.checkup.small import C
+from examined.faults import over_time
+from examined.reports import Chunks
+from examined.small import C
 
 T = 48
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import DOCUMENTS, Call, Model, Own
-from .causal import require_causal, steady
+from .causal import require_causal
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
 from .states import EVALUATION, TRAINING, State, beside_evaluation
-from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative
+from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative, steady
 
 # With gradients, evaluation mode may be on another path.
 PADDING_STATES = (EVALUATION, State(grad=True), TRAINING)

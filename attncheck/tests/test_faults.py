@@ -6,18 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-import attnlab.checkup
-from attnlab.checkup import caches, causal, loss, modes, padding, states, subject
-from attnlab.checkup.states import Weights
-from scripts.checkup_results import PARTS, read_page
-from tests.checkup.faults import PLANTED
-from tests.checkup.kernels import KERNELS
-from tests.checkup.modes import STATEFUL, Detached, fault
-from tests.checkup.modes import loss as labels
-from tests.checkup.others import OTHERS, Separator
-from tests.checkup.reports import REPORTED
-from tests.checkup.small import Row, Served
-from tests.conftest import ROOT
+import attncheck
+from attncheck import caches, causal, gradients, loss, modes, padding, precision, states, subject
+from attncheck.runner import checks_of
+from attncheck.states import Weights
+from attncheck.subject import prepared
+from examined.judged import EXAMINED, judged
+from examined.kernels import KERNELS
+from examined.modes import Detached, fault
+from examined.modes import loss as labels
+from examined.others import Separator
+from examined.small import Row, Served
 
 # Faults of the other tables, found by the assertion alone.
 ASSERTED = [
@@ -32,8 +31,7 @@ ASSERTED = [
         "padding_ignored"),
     Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
 ]  # fmt: skip
-ROWS = {row.name: row for row in (*PLANTED, *REPORTED, *OTHERS, *STATEFUL, *KERNELS, *ASSERTED)}
-EXAMINED = (*PLANTED, *REPORTED, *OTHERS, *STATEFUL)
+ROWS = {row.name: row for row in (*EXAMINED, *KERNELS, *ASSERTED)}
 SLOW = {
     "compiled",
     "angles in bf16",
@@ -48,26 +46,6 @@ SLOW = {
 SLOW |= {"chunks of 256 in 512", "fill -1e4, scores of 3,000", "bf16", "logits and loss", "object"}
 SLOW |= {"nested list", "batches of 8", "symbols that are never chosen", "a bound method"}
 SLOW |= {"closure", "half", "five or more", "one length", "batches of 4"}  # like others
-
-
-def judged(row: Row, package: Any = attnlab.checkup) -> tuple[bool, str]:
-    """Whether the check of a row fails, and what it says."""
-    torch.manual_seed(0)
-    model = row.make()
-    try:
-        if row.check != "checkup":
-            return False, getattr(package, f"assert_{row.check}")(model, **row.options)
-        report = package.checkup(model, **row.options)
-    except package.CheckFailed as failed:
-        return True, str(failed)
-    wrong = [r for r in report.results if r.status in ("fault", "suspicious", "failed", "error")]
-    if wrong:
-        return True, "\n\n".join(f"{r.check}: {r.message}" for r in wrong)
-    lines: list[str] = []
-    for result in report.results:
-        lines += [result.message, *(f"remark: {remark}" for remark in result.remarks)]
-    lines += [f"not tried: {missing}" for missing in report.missing]
-    return False, "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +70,7 @@ def test_a_model_is_judged_rightly_in_one_diagnosis_of_six_lines(name: str) -> N
 )
 def test_what_may_be_meant_is_only_suspicious(name: str, code: int) -> None:
     torch.manual_seed(0)
-    assert attnlab.checkup.checkup(ROWS[name].make(), **ROWS[name].options).exit_code == code
+    assert attncheck.checkup(ROWS[name].make(), **ROWS[name].options).exit_code == code
 
 
 @pytest.mark.parametrize("name", ["a cache under another name", "positions restart"])
@@ -101,16 +79,16 @@ def test_a_cache_is_tried_with_a_large_vocabulary(
 ) -> None:
     monkeypatch.setattr(subject, "MOST_COLUMNS", 8)  # less than V: columns are chosen and summed
     torch.manual_seed(0)
-    results = attnlab.checkup.checkup(ROWS[name].make()).results
+    results = attncheck.checkup(ROWS[name].make()).results
     status = next(result.status for result in results if result.check == "cache")
     assert status == ("fault" if ROWS[name].says else "ok")
 
 
 def test_each_assertion_has_a_model_that_passes_and_one_that_fails() -> None:
-    assertions = [n[7:] for n in attnlab.checkup.__all__ if n.startswith("assert_")]
+    assertions = [n[7:] for n in attncheck.__all__ if n.startswith("assert_")]
     tried = {(row.check, bool(row.says)) for row in ROWS.values()}
-    for check in attnlab.checkup.checks_for(Served()):  # by "interface of transformers"
-        tried.add((check.check.func.__name__[6:], False))
+    for check in checks_of(prepared(Served())).values():  # by "interface of transformers"
+        tried.add((check.func.__name__[6:], False))
     assert {(name, fails) for name in assertions for fails in (False, True)} <= tried
 
 
@@ -141,13 +119,13 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (causal, "_gradients_switched", nothing, "a window and the hint"),
     (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
     (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
-    (modes, "_slope", lambda tried, state: modes.Slope(1.0, 1.0), "detached values"),
+    (gradients, "_slope", lambda tried, state: gradients.Slope(1.0, 1.0), "detached values"),
     (modes, "_require_the_same_with_given", nothing, "dropout where a mask is used"),
     (modes, "_require_the_same_with_given", nothing, "a mask written into a buffer"),
     (loss, "_require_end_ignored", nothing, "labels rolled"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),
-    (modes, "precision_states", lambda tried: [states.EVALUATION], "places counted in bf16"),
+    (precision, "precision_states", lambda tried: [states.EVALUATION], "places counted in bf16"),
 ]  # fmt: skip
 # The same of the states of a property.
 STATES: list[tuple[Any, str, Any, str]] = [
@@ -219,9 +197,3 @@ def test_the_few_calls_of_a_large_model_find_each_kind(
         monkeypatch.setattr(module, "LARGE", 1)
     failed, said = judged(ROWS[name])
     assert failed == bool(ROWS[name].says), said
-
-
-def test_the_page_of_results_has_all_models_and_no_wrong_verdict() -> None:
-    page = read_page((ROOT / "docs/checkup-results.md").read_text(encoding="utf-8"))
-    judged_now = {(name, part == "Faults") for part in PARTS for name in page[part]}
-    assert judged_now == {(row.name, bool(row.says)) for row in EXAMINED}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.checkup import CheckFailed, assert_causal, checks_for
+from attncheck import CheckFailed, assert_causal, checks_for
 
 
 class Mean(nn.Module):

@@ -22,13 +22,13 @@ from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation, cha
 from .subject import (
     MOST_IDS,
     UNDECLARED,
-    Calm,
     Sizes,
     SizesAndCall,
     Subject,
     is_rounding,
     prepared,
     relative,
+    steady,
 )
 
 MAP = 48  # the largest map, in which every input is changed alone
@@ -143,51 +143,6 @@ def causal_states(tried: Subject) -> list[State]:
         if not optional.pads:  # see `assert_padding_ignored`
             states += [replace(mode, given=name) for mode in MODES_WITH_GIVEN]
     return states
-
-
-def steady(tried: Subject) -> Subject:
-    """The subject, called so that the same inputs give the same outputs: with a random seed and
-    row by row where there is chance or rows mix, and restored where calls leave something behind;
-    CannotCheck if outputs still differ."""
-    rows = 2 if tried.exact else tried.effort.rows
-    x = tried.draw(rows, tried.usual_length)
-    more = tried.draw(rows, tried.usual_length)
-    known: dict[tuple[State, torch.dtype | None], Calm] = {}
-    if tried.shared is not None:
-        known = tried.shared.calm
-    same_as = tried.state if tried.effort.every_state else State(training=tried.state.training)
-    key = (same_as, tried.best)
-    if key not in known:
-        calm = _calmed(tried, x, more)
-        known[key] = Calm(calm.rows, calm.seeded, calm.restored)
-    way = known[key]
-    return replace(tried, rows=way.rows, seeded=way.seeded, restored=way.restored)
-
-
-def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
-    """`steady`, seen from two batches of inputs."""
-    first = tried(x)
-    if tried.effort.every_state:
-        tried(more)
-    beside_others = tried(torch.cat([x, more]))[: len(x)]
-    chance = tried.draws_numbers(x)  # outputs may be the same by chance
-    if not chance and _same(tried(x), first) and _same(beside_others, first):
-        return tried
-    alone = replace(tried, rows=tried.rows if tried.exact else 1)
-    seeded = replace(alone, seeded=True)
-    choices = [seeded, replace(seeded, restored=True)]
-    for one in choices if chance else [alone, *choices]:
-        first = one(x)
-        one(more)
-        if _same(one(x), first):
-            return one
-    raise CannotCheck("outputs of the same inputs differ, even with the same random seed")
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    if not bool(b.isfinite().all()):
-        return True  # what is not finite is told where outputs are compared
-    return relative(a, b) <= 1e-5
 
 
 def require_causal(tried: Subject, dense: int) -> list[str]:

@@ -1,0 +1,231 @@
+"""Are gradients of the weights the slope of the outputs? Letters: B batch, T time."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from .calls import Model, outputs_of, parts_below
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
+from .states import TRAINING, State, changed, noise_for, with_repeated, without_probabilities
+from .subject import SizesAndCall, Subject, prepared
+
+# Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
+# come first, for the slope changes on the way; the large ones are for models that round.
+FINE_SHARES = (1e-8, 3e-8)  # of weights in fp64
+STEP_SHARES = (1e-5, 3e-6, 1e-6, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+ROUGH = 2e-3  # two slopes that are further apart say nothing
+SMOOTH = 1e-4  # the least difference from the gradient that counts
+
+
+def assert_gradients_right(
+    model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
+) -> str:
+    """Assert that gradients of the weights are the slope of the outputs: along the gradient, a
+    random sum of outputs rises by the square of its length. In training mode, with dropout and the
+    same random seed."""
+    __tracebackhide__ = True
+    return str(check_gradients_right(prepared(model, sample, **given)))
+
+
+def check_gradients_right(tried: Subject) -> Passed:
+    """Gradients are the slope of the outputs, see `assert_gradients_right`."""
+    __tracebackhide__ = True
+    weights = [w for w in tried.weights if w.requires_grad and w.is_floating_point()]
+    if not weights:
+        raise CannotCheck("no weight of the model is trained")
+    with_dropout = replace(TRAINING, dropout=True)
+    slope = _slope(tried, with_dropout)
+    if slope is None:
+        raise CannotCheck("the slope of the outputs is not smooth enough to be compared")
+    if slope.right:
+        said = "gradients of the weights say how outputs change as the weights move"
+        return Passed(said, states=(str(with_dropout),))
+    told = (
+        f"gradients of the weights are wrong or stopped: if weights move a little, outputs change "
+        f"by {slope.ratio:.4g} of what the gradients say"
+    )
+    if _right_without_dropout(tried):
+        raise CheckFailed(
+            told,
+            "without dropout they are right: the backward pass draws another dropout than the "
+            "forward pass, as a checkpoint without preserve_rng_state does",
+            state=str(with_dropout),
+        )
+    raise CheckFailed(
+        told,
+        "look for a detach, a custom backward, or a checkpoint that computes something else again",
+        grave=False,
+        state=str(with_dropout),
+    )
+
+
+def _right_without_dropout(tried: Subject) -> bool:
+    """Whether the gradient is right if the model's modules drop nothing."""
+    with changed(tried.model, training=None):
+        if not without_probabilities(tried.model):
+            return False
+        # The state must not switch dropout off itself: that does not hold in a backward pass.
+        try:
+            slope = _slope(tried, replace(TRAINING, dropout=True))
+        except REFUSALS:
+            return False
+    return slope is not None and slope.right
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A measured slope over the one that the gradient says."""
+
+    ratio: float
+    limit: float  # by how much it may miss 1
+
+    @property
+    def right(self) -> bool:
+        return abs(self.ratio - 1) <= self.limit
+
+
+def _slope(tried: Subject, state: State) -> Slope | None:
+    """The slope of a random sum of outputs as the weights move, half along the gradient and half
+    at random; None if it is not smooth."""
+    B = tried.batch(tried.effort.rows)
+    T = tried.fitting(min(16, tried.dense))
+    x = tried.draw(B, T)
+    # Put aside before the weights change their dtype: a gradient has that of its weight.
+    with _gradients_aside(tried.weights), tried.put(state) as there:
+        there = replace(there, seeded=True)
+        weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
+        rng = torch.Generator().manual_seed(1)
+        with there.restoring():  # each call begins as this one
+            y = _differentiable(there, x)
+            if not y.requires_grad:
+                raise CannotCheck("the outputs have no gradient")
+            sums = torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y)
+            try:
+                gradient = _gradient((y * sums).sum(), weights)
+            except REFUSALS as error:
+                raise CannotCheck(f"the backward pass raises {in_one_line(error)}") from error
+            del y
+        size = _length(weights)
+        length = _length(gradient)
+        if not 0 < length < math.inf or not size:
+            raise CannotCheck("the gradient of the outputs is 0 or not finite")
+        # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
+        noise = [noise_for(w, rng) for w in weights]
+        far = sum(_squares(numbers, w.numel()) for numbers, w in zip(noise, weights, strict=True))
+        padded = _padding_rows(tried.model)
+        way: list[Tensor] = []
+        told = 0.0
+        for w, numbers, slope in zip(weights, noise, gradient, strict=True):
+            direction = with_repeated(torch.add, slope / length, numbers / far**0.5)
+            if id(w) in padded:
+                direction[padded[id(w)]] = 0.0
+            told += _product(direction, slope)
+            way.append(direction)
+        del gradient
+        for w in weights:  # of a large model, each of these is as large as the model
+            w.grad = None
+        places = [torch.empty_like(w) for w in weights]
+
+        def value(step: float) -> float:
+            """The sum of outputs with weights moved by `step` along the way."""
+            with there.restoring(), torch.no_grad(), _moved(weights, way, step, places):
+                outputs = _differentiable(there, x)
+            return float((outputs.detach() * sums).double().sum())
+
+        is_fine = all(w.dtype is torch.float64 for w in weights)
+        shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
+        return _measured(value, size, told, shares)
+
+
+def _padding_rows(model: object) -> dict[int, int]:
+    """The rows of embeddings that get no gradient, by the id of the weight: padding_idx."""
+    rows: dict[int, int] = {}
+    for part in parts_below(model):
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            rows[id(part.weight)] = part.padding_idx
+    return rows
+
+
+@contextmanager
+def _moved(
+    weights: Sequence[Tensor], way: Sequence[Tensor], step: float, places: Sequence[Tensor]
+) -> Iterator[None]:
+    """Weights with a step along the way added inside, in other places; afterward they are as
+    before. New places each time would take longer than the sum."""
+    held = [w.data for w in weights]
+    try:
+        for w, direction, place in zip(weights, way, places, strict=True):
+            w.data = torch.add(w.data, direction, alpha=step, out=place)
+        yield
+    finally:
+        for w, own in zip(weights, held, strict=True):
+            w.data = own
+
+
+def _length(tensors: list[Tensor]) -> float:
+    return sum(_product(x, x) for x in tensors) ** 0.5
+
+
+def _squares(numbers: Tensor, count: int) -> float:
+    """The sum of squares of so many numbers, which are repeated if there are fewer."""
+    if not count:
+        return 0.0
+    rounds, rest = divmod(count, numbers.numel())
+    some = numbers.flatten()[:rest]
+    return rounds * _product(numbers, numbers) + _product(some, some)
+
+
+def _product(a: Tensor, b: Tensor) -> float:
+    """The sum of products of two tensors of one shape, in fp64."""
+    return float(a.detach().double().flatten() @ b.detach().double().flatten())
+
+
+@contextmanager
+def _gradients_aside(weights: Sequence[Tensor]) -> Iterator[None]:
+    """Weights without gradients inside; afterward they have their own again."""
+    held = [w.grad for w in weights]
+    for w in weights:
+        w.grad = None
+    try:
+        yield
+    finally:
+        for w, grad in zip(weights, held, strict=True):
+            w.grad = grad
+
+
+def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of a value by weights that have none."""
+    value.backward()  # not autograd.grad, which reentrant checkpoints refuse
+    return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+
+
+def _differentiable(tried: Subject, x: Tensor) -> Tensor:
+    y = outputs_of(tried.raw(x), tuple(x.shape[:2]))
+    return y.masked_fill(~y.isfinite(), 0.0)  # logits of symbols that are never chosen
+
+
+def _measured(
+    value: Callable[[float], float], size: float, told: float, shares: Sequence[float]
+) -> Slope | None:
+    """The slope of a value at 0, by steps of these shares of the size of the weights, until two of
+    them agree; None if none do."""
+    before = math.nan
+    best: Slope | None = None
+    for share in shares:
+        step = share * size
+        slope = (value(step) - value(-step)) / (2 * step * told)
+        apart = abs(slope - before)
+        before = slope
+        limit = max(SMOOTH, 100 * apart)
+        # A share, for slopes over steps that are much too large are all near 0.
+        agree = apart <= ROUGH * min(1.0, abs(slope))
+        if agree and (best is None or limit < best.limit):
+            best = Slope(slope, limit)
+        if best is not None and best.limit == SMOOTH:
+            break
+    return best

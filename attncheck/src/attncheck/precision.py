@@ -1,0 +1,89 @@
+"""Is half precision as good at late positions as at early ones? T time."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from .calls import Model
+from .outcomes import CannotCheck, CheckFailed, Passed
+from .states import EVALUATION, State, beside_evaluation
+from .subject import SizesAndCall, Subject, prepared, steady
+
+EXACT_INTEGERS = {"bfloat16": 256, "float16": 2048}  # up to which each is represented
+
+
+def assert_precision_kept(
+    model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
+) -> str:
+    """Assert that a model of half precision is not further from fp64 at late positions than at
+    early ones, as it is if it counts positions in half precision."""
+    __tracebackhide__ = True
+    return str(check_precision_kept(prepared(model, sample, **given)))
+
+
+def check_precision_kept(tried: Subject) -> Passed:
+    """Half precision is as good at late positions, see `assert_precision_kept`."""
+    __tracebackhide__ = True
+    if not tried.half or tried.best is not torch.float64:
+        raise CannotCheck("the model is not of half precision, or does not run in fp64")
+    x = tried.draw(tried.batch(2), tried.length)
+    states = precision_states(tried)
+    for state in states:
+        _require_precision(tried, state, x)
+    said = f"in {_half_dtype(tried)} late positions are as near to fp64 as early ones"
+    own_states = tuple(str(replace(state, own_dtype=True)) for state in states)
+    return Passed(f"{said}, of {tried.length}", states=own_states)
+
+
+def precision_states(tried: Subject) -> list[State]:
+    """The states in which half precision is compared with fp64."""
+    states = [EVALUATION]
+    for name, optional in tried.optional.items():
+        if not optional.pads:
+            states.append(replace(EVALUATION, given=name))
+    return states
+
+
+def _half_dtype(tried: Subject) -> str:
+    """The name of the half precision of a model's weights."""
+    return next(_name(w.dtype) for w in tried.weights if _name(w.dtype) in EXACT_INTEGERS)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
+    """CheckFailed if late positions are further from fp64 than early ones."""
+    __tracebackhide__ = True
+    own_state = replace(state, own_dtype=True)
+    with tried.put(state) as there:
+        exact = steady(there)(x)
+    with tried.put(own_state) as there:
+        own = steady(there)(x)
+    off = (own - exact).abs().amax(-1).mean(0) / exact.std()  # (T,)
+    early = float(off[: max(8, tried.length // 8)].median())
+    name = _half_dtype(tried)
+    counts = EXACT_INTEGERS[name]
+    for first in _powers_up_to(tried.length - 8):
+        # All windows from a power of two on are compared, for an error of positions stays.
+        window = max(8, first // 4)
+        windows = [part for part in off[first:].split(window) if len(part) == window]
+        late = min((float(part.median()) for part in windows), default=0.0)
+        if late > 8 * early and late > 0.1:
+            said = (
+                f"in {name} outputs from position {first} on are off those in fp64 by {late:.2g} "
+                f"of their std, at the first positions by {early:.2g}"
+            )
+            look = ""
+            if first >= counts:
+                look = f"are positions or angles computed in {name}, exact up to {counts} only?"
+            raise CheckFailed(
+                said, beside_evaluation(state), look, grave=False, state=str(own_state)
+            )
+
+
+def _powers_up_to(most: int) -> list[int]:
+    return [2**n for n in range(4, 13) if 2**n < most]

@@ -1,0 +1,1 @@
+"""Models that the tests examine, in tables."""
