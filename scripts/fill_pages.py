@@ -194,10 +194,9 @@ def table_of_statements(section: str) -> str:
 
 def statement_line(row: Mapping[str, Any]) -> str:
     """A sentence with its sources below it, the verdict, what we found, and what shows it."""
-    if claim := row.get("claim"):
-        says, verdict = f"<!-- {claim}.says --><!-- / -->", f"<!-- {claim} --><!-- / -->"
-    else:
-        says, verdict = row["says"], f"**{row['verdict']}**"
+    claim = row.get("claim")
+    says = f"<!-- {claim}.says --><!-- / -->" if claim else row["says"]
+    verdict = f"<!-- {claim} --><!-- / -->" if claim else f"**{row['verdict']}**"
     taught = "<br>".join([says, *map(quotation, row.get("sources", []))])
     shown = row.get("shown", f"`attnlab reproduce {claim}`")
     return f"| {taught} | {verdict} | {row['found']} | {shown} |"
