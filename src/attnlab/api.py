@@ -23,6 +23,7 @@ from attnlab.files import JsonObject
 from attnlab.interrupts import interrupts_wait
 from attnlab.runs.compared_runs import ComparedRuns, compared_runs
 from attnlab.runs.frame import read_run, read_runs
+from attnlab.runs.losses import judge_table
 from attnlab.settings.roles import MAIN, last_of, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
@@ -196,6 +197,24 @@ def compare(
         within=within,
         columns=columns,
     )
+
+
+def judge(
+    frame: pd.DataFrame, baseline: str | None = None, within: float | None = None
+) -> ComparedRuns:
+    """Judge the losses of any training script by the rule of `compare`, as `attnlab judge` does.
+
+    Args:
+        frame: a row for each run and seed, with the columns `run` (what was run), `seed` (a whole
+            number) and `value` (a loss, so lower is better; NaN or infinite if the run diverged).
+            Of a column `step`, the last one of each run and seed counts. `unit` names the unit.
+            Other columns are not read.
+        baseline: what the others are compared with; by default what the first row names.
+        within: also judge whether two losses are equal within so much.
+
+    Raises BadInput for a table that cannot be judged, such as one without seeds.
+    """
+    return judge_table(frame, baseline, within)
 
 
 def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:

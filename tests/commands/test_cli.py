@@ -14,7 +14,7 @@ from tests.conftest import SMALL
 from tests.data.test_corpus import bpe
 from tests.invented import write_run
 
-VERBS = "train runs compare sample look explore evaluate board checkup reproduce rank".split()
+VERBS = "train runs compare judge sample look explore evaluate board checkup reproduce rank".split()
 MADE = ("probes=default", "logger=tensorboard")  # instead of none
 TRAINING = [x for x in SMALL if x.split("=")[0] not in ("probes", "logger")]
 

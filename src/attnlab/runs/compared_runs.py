@@ -5,16 +5,22 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
-from attnlab.runs.compare import Comparison, compare
-from attnlab.runs.document import comparison_document
+from attnlab.runs.compare import Comparison, compare, equal_within
+from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
-from attnlab.runs.tables import as_text, comparison_table, four_digits, readable_cells
+from attnlab.runs.tables import (
+    as_text,
+    comparison_table,
+    four_digits,
+    readable_cells,
+    verdict_in_a_word,
+)
 
 if TYPE_CHECKING:  # imported when something is drawn
     from matplotlib.figure import Figure
@@ -28,6 +34,7 @@ class ComparedRuns:
     columns: tuple[str, ...] = ()
     within: float | None = None
     best: str = ""  # what `best` chose, in words
+    command: Literal["compare", "judge"] = "compare"  # that answers so
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -61,12 +68,29 @@ class ComparedRuns:
             picture = as_svg(self.figure())
         return picture[picture.index("<svg") :]  # without XML's head
 
-    def to_dict(self) -> dict[str, object]:
-        """What `attnlab compare --json` prints."""
-        return comparison_document(self.comparisons, self.columns, self.within, self.best)
+    @property
+    def decision(self) -> int:
+        """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
+        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
+        found = {self._is_progress(c) for c in self.comparisons if not c.is_baseline}
+        if False in found:
+            return 1
+        return 3 if None in found or not found else 0
+
+    def _is_progress(self, c: Comparison) -> bool | None:
+        """Whether a setting is better than its baseline, by more than the margin; None if open."""
+        equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
+        if equal or verdict_in_a_word(c) in ("worse", "leak"):
+            return False
+        return True if verdict_in_a_word(c) == "better" else None
+
+    def to_dict(self, exit_code: int = 0) -> dict[str, object]:
+        """What the command prints with `--json`."""
+        content = comparison_content(self.comparisons, self.columns, self.within, self.best)
+        return document(self.command, exit_code, content)
 
     def text(self) -> str:
-        """What `attnlab compare` prints: the table and what it means, for the terminal."""
+        """What the command prints: the table and what it means, for the terminal."""
         return "\n\n".join(filter(None, [as_text(self.table, self.columns), self.in_words()]))
 
     def in_words(self) -> str:
