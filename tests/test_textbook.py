@@ -339,7 +339,7 @@ def test_without_residual_connections_positions_become_alike():
             out = layer(F.layer_norm(y, (64,)))
             y = y + out if residual else out
         y = F.normalize(y[0], dim=-1)
-        alike[residual] = float((y @ y.T).mean())
+        alike[residual] = (y @ y.T).mean().item()
     assert alike[False] > 0.99 and alike[True] < 0.5
 
 
