@@ -280,26 +280,6 @@ def test_the_cosine_of_input_and_output_is_that_of_unrelated_vectors():
     assert torch.stack(sizes).mean() == pytest.approx(float(unrelated.abs().mean()), abs=0.02)
 
 
-def rates_of_sinusoids(C):
-    """How far each pair of channels turns at each position (Vaswani et al. 2017, section 3.5)."""
-    return 10_000 ** (-torch.arange(0, C, 2, dtype=torch.float64) / C)  # (C / 2,)
-
-
-def sinusoids(positions, C):
-    """The encoding of positions (T,): (T, C)."""
-    angles = positions[:, None] * rates_of_sinusoids(C)
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
-
-
-@pytest.mark.parametrize("offset", [1, 7, 100])
-def test_an_offset_is_one_linear_map_of_all_sinusoids(offset):
-    positions, C = torch.arange(200.0, dtype=torch.float64), 32
-    turns = [torch.stack([a.cos(), -a.sin(), a.sin(), a.cos()]).view(2, 2)
-             for a in offset * rates_of_sinusoids(C)]  # fmt: skip
-    there = sinusoids(positions, C) @ torch.block_diag(*turns)  # for rows; each block (2, 2)
-    assert torch.allclose(there, sinusoids(positions + offset, C))
-
-
 def test_learned_positions_end_at_the_block_size():
     config, _ = composed(["preset=micro", "model.block_size=8"], ROOT / "experiments")
     net = config.model(5)

@@ -27,8 +27,10 @@ def sides() -> Iterator[tuple[Run, Sequence[str]]]:
 
 
 def measured(trained: TrainedRun, measures: Sequence[str]) -> Values:
-    """The loss of a run, and what the named functions measure of it."""
+    """The loss of a run, also at other lengths, and what the named functions measure of it."""
     values = {"val_loss": trained.loss}
+    for length, found in trained.metrics.get("by_length", {}).items():
+        values[f"loss at {length}"] = found["loss"]
     for name in measures:
         values |= vars(measure)[name](trained.folder)
     return values
