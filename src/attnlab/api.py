@@ -45,12 +45,8 @@ class HasImportPath(Protocol):
 
 
 GROUPS = ("attn", "model", "data", "optim")  # whose `_target_` a class given for them is
-ONE_OF = (
-    *GROUPS,
-    "preset",
-    "experiment",
-    "seed",
-)  # of which a run has one: a list is several runs
+# Settings of which a run has one value, so that a list is several runs.
+ONE_OF = (*GROUPS, "preset", "experiment", "seed")
 
 
 @dataclass(frozen=True)
@@ -289,10 +285,8 @@ def _asked(
             raise BadInput(f"{override!r} must be an override such as 'attn=unscaled'")
         typed.append(override)
     for key, value in settings.items():
-        if _is_several_runs(key, value):
-            raise BadInput(
-                f"{key} = {value} is several runs; train makes one, and sweep takes a list"
-            )
+        if _is_several_runs(value, key):
+            raise BadInput(f"{key} = {value} is several runs: train makes one, sweep takes a list")
         named = _named(key, value, of_main)
         is_part = key in GROUPS or re.fullmatch(r"\+?callbacks\.\w+", key)
         path = f"{key}._target_" if is_part and callable(value) else key
@@ -313,12 +307,12 @@ def _of_each_run(settings: Mapping[str, object]) -> list[dict[str, object]]:
     """The settings of each run of a sweep: all combinations of the lists."""
     choices = []
     for key, value in settings.items():
-        several = value if _is_several_runs(key, value) else [value]
+        several = value if _is_several_runs(value, key) else [value]
         choices.append([(key, one) for one in several])
     return [dict(given) for given in itertools.product(*choices)]
 
 
-def _is_several_runs(key: str, value: object) -> TypeGuard[Sequence[object]]:
+def _is_several_runs(value: object, key: str) -> TypeGuard[Sequence[object]]:
     """Whether a value is one for each run of a sweep. `_target_` may be a list of classes."""
     if not isinstance(value, list | tuple | range):
         return False

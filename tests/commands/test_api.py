@@ -352,13 +352,13 @@ def test_a_class_where_a_name_would_stand(small: list[str], cell: dict[str, Any]
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_lists_of_a_sweep(small: list[str], cell: dict[str, Any], jobs: int) -> None:
-    Louder, near = cell["Louder"], cell["near"]  # noqa: N806
-    given: dict[str, Any] = {"attn": [Louder, "sdpa"], "seed": range(2)}
+    louder, near = cell["Louder"], cell["near"]
+    given: dict[str, Any] = {"attn": [louder, "sdpa"], "seed": range(2)}
     frame = attnlab.sweep(*small, **given, jobs=jobs)
     assert [*zip(frame.attn, frame.seed, strict=True)] == [
         (name, seed) for name in ("Louder", "sdpa") for seed in range(2)
     ]
-    alone = [attnlab.train(*small, attn=attn, seed=1) for attn in (Louder, "sdpa")]
+    alone = [attnlab.train(*small, attn=attn, seed=1) for attn in (louder, "sdpa")]
     assert {str(run.folder.resolve()) for run in alone} == {*frame.folder[frame.seed == 1]}
     assert not any(run.fresh for run in alone)
     assert attnlab.compare(frame).table.run.tolist()[0].startswith("sdpa")  # the baseline
