@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnlab.attention import AttentionConfig, SelfAttention, causal, flipped
+from attnlab.attention import SelfAttention, causal, flipped
 from attnlab.attention.core import build_mask
 from attnlab.init import init_weights
 from attnlab.model import GPT
@@ -80,15 +80,6 @@ def test_a_mask_is_checked_before_a_graph_has_it() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="leaves a query without keys"):
         torch.compile(Blind(), fullgraph=True, backend="eager")(torch.ones(3, 3))
-
-
-def test_a_model_without_values_has_a_forward_pass() -> None:
-    """On the meta device, where tensors have shapes alone."""
-    with torch.device("meta"):
-        net = GPT(partial(SelfAttention, window=3, rotary=1e4), 7, block_size=T)
-        assert net(torch.zeros(2, T, dtype=torch.long)).shape == (2, T, 7)
-        with pytest.raises(ValueError, match="without keys"):
-            SelfAttention(AttentionConfig(32, 4, T), may_attend=lambda q, k: k < q)
 
 
 def test_a_mask_is_the_same_tensor_where_it_is_causal() -> None:
