@@ -30,7 +30,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.rows import Rows
-from attnlab.settings.roles import flat
+from attnlab.settings.roles import flat, in_present_words
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "lab" / "engine"
@@ -58,7 +58,7 @@ FIXED = {
     "model.norm": "layer_norm",
     "model.activation": "gelu",
     "model.mlp_ratio": 4,
-    "model.learned_positions": True,
+    "model.positions": "learned",
     "model.smear": 0,
     "model.wide_embedding": None,
     "model.init": "unit",
@@ -88,7 +88,7 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     """What `python train.py` composes from overrides, under dotted keys."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         settings = OmegaConf.to_container(compose("train", [*overrides]), resolve=True)
-    return flat(settings)
+    return flat(in_present_words(settings))
 
 
 def engine_settings(overrides: Iterable[str]) -> dict[str, Any]:
