@@ -158,7 +158,7 @@ def test_how_many_train_at_once(
     at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
+    monkeypatch.setattr("loky.cpu_count", lambda: cores)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/nvidia-smi" if gpu else None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:

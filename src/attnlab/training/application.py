@@ -40,15 +40,10 @@ class Job:
     def __init__(self) -> None:
         self.hydra: HydraConf = HydraConfig.get()
         self.overrides = list(self.hydra.overrides.task)
+        self.config_dirs = summary.own_config_dirs(self.hydra)
         self.outcome: RunOutcome | None = None  # None: there is none, as the run has failed
         # The directory of the sweep, which is not that of its runs.
         self.sweep = Path(self.hydra.sweep.dir) if self.hydra.mode == RunMode.MULTIRUN else None
-
-    @property
-    def config_dirs(self) -> list[str]:
-        """The directories of the user's own settings."""
-        sources = self.hydra.runtime.config_sources
-        return [source.path for source in sources if source.provider == "command-line"]
 
     def __enter__(self) -> Self:
         if self.sweep:
@@ -88,9 +83,7 @@ class Job:
         if not isinstance(error, Exception):
             return False
         if self.sweep:  # the other runs go on, and the sweep ends with code 1
-            number = self.hydra.job.num
-            sweep_progress.note_end_of_run(self.sweep, number)
-            summary.note_failure(self.sweep, number, self.overrides, self.config_dirs, error)
+            summary.note_failure(self.hydra, self.hydra.job.num, self.overrides, error)
             return True
         if isinstance(error, BadInput):
             print(f"error: {error}", file=sys.stderr)
