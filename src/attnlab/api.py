@@ -314,11 +314,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The overrides of each run of a sweep; BadInput for wrong grammar."""
     from hydra.errors import HydraException
 
+    from attnlab.settings.typed import for_hydra
     from attnlab.settings.words import explanation
     from attnlab.training.sweep_progress import runs_of
 
     try:
-        runs = runs_of(overrides, {})
+        runs = runs_of([*map(for_hydra, overrides)], {})
     except HydraException as error:
         raise BadInput(explanation(error, overrides)) from error
     if runs is None:

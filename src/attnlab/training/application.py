@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from attnlab.errors import BadInput
 from attnlab.openmp import wait_briefly
+from attnlab.settings.typed import for_hydra
 from attnlab.training import summary, sweep_progress
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def start(main: Callable[[], object]) -> None:
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     OmegaConf.register_new_resolver("processes", sweep_progress.runs_at_once, replace=True)
-    sys.argv = [quoted(word) for word in sys.argv]
+    sys.argv = [for_hydra(word) for word in sys.argv]
     if "HYDRA_FULL_ERROR" in os.environ:  # the user wants the traceback
         main()
         return
@@ -137,6 +138,10 @@ def start(main: Callable[[], object]) -> None:
 
         GlobalHydra.instance().clear()
         print(f"error: {explanation(error, sys.argv[1:])}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:  # what a sweep notes about its runs; those have their own sentences
+        GlobalHydra.instance().clear()
+        print(f"error: {summary.cannot_be_written(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         summary.show_interruption()
@@ -153,23 +158,3 @@ def start(main: Callable[[], object]) -> None:
         raise
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
-
-
-def quoted(word: str) -> str:
-    """The override `init_from` with its value in quotes, because Hydra would read the = and the
-    commas in the name of a run directory; of several that exist, each, for a sweep."""
-    value = word.removeprefix("init_from=")
-    if value in (word, "null") or value.startswith(("'", '"')):
-        return word
-    sources: list[str] = []
-    begun: list[str] = []
-    for piece in value.split(","):
-        begun.append(piece)
-        source = ",".join(begun)
-        path = Path(source).expanduser()
-        if source.startswith("hf:") or path.is_file() or (path / "checkpoints").is_dir():
-            sources.append(source)
-            begun = []
-    if begun:  # no such file: the message names all of it
-        sources = [value]
-    return "init_from=" + ",".join(f"'{source}'" for source in sources)

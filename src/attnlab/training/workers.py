@@ -17,8 +17,8 @@ from typing_extensions import Self
 
 from attnlab.errors import BadInput
 
-T = TypeVar("T", bound=tuple[Any, ...])  # arguments of a call
-R = TypeVar("R")  # what it returns
+CallArguments = TypeVar("CallArguments", bound=tuple[Any, ...])
+Returned = TypeVar("Returned")
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # what torch reads when it is imported
 
@@ -60,15 +60,15 @@ class Workers:
             worker.shutdown(kill_workers=kind is not None)  # a run can be resumed
 
     def each(
-        self, function: Callable[..., R], calls: Iterable[T]
-    ) -> Iterator[tuple[T, "Future[R]"]]:
+        self, function: Callable[..., Returned], calls: Iterable[CallArguments]
+    ) -> Iterator[tuple[CallArguments, "Future[Returned]"]]:
         """Call a function with each tuple of arguments, and give these when the call has ended,
         with its result or error; WorkerDied if its process died.
 
         The next arguments are taken when a worker is free for them.
         """
         waiting = iter(calls)
-        running: dict[Future[R], tuple[T, ProcessPoolExecutor]] = {}
+        running: dict[Future[Returned], tuple[CallArguments, ProcessPoolExecutor]] = {}
         while True:
             for call in islice(waiting, self.at_once - len(running)):
                 worker, future = self._submit(function, call)
@@ -85,8 +85,8 @@ class Workers:
                     yield call, future
 
     def _submit(
-        self, function: Callable[..., R], call: T
-    ) -> tuple[ProcessPoolExecutor, "Future[R]"]:
+        self, function: Callable[..., Returned], call: CallArguments
+    ) -> tuple[ProcessPoolExecutor, "Future[Returned]"]:
         """Hand a call to a worker that has nothing to do, or to a new one."""
         while self._idle:
             worker = self._idle.pop()
@@ -114,9 +114,9 @@ def begin_worker(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def died(error: BaseException | None) -> "Future[R]":
+def died(error: BaseException | None) -> "Future[Returned]":
     """A future that failed because its worker died."""
-    future: Future[R] = Future()
+    future: Future[Returned] = Future()
     said = WorkerDied(
         "its process was ended from outside, as by a system that has no memory left; the same "
         "command resumes it, and fewer runs at once need less memory"
