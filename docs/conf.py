@@ -58,7 +58,7 @@ MENU = {
     ],
     "How to": [
         *("docs/variants", "docs/own", "docs/training", "docs/measuring", "docs/tasks"),
-        *("docs/outside", "docs/library", "docs/checkup", "docs/json"),
+        *("docs/outside", "docs/library", "docs/checkup", "docs/json", "docs/agents"),
     ],
     "Evidence": [
         *("docs/claims", "All claims <experiments/README>", "docs/ranking"),

@@ -1,10 +1,10 @@
-"""Build docs/lab.html, the lab in a browser, from docs/lab and the published experiments.
+"""Build docs/lab.html, the lab in a browser, from lab/ and the published experiments.
 
     python scripts/lab.py              # writes docs/lab.html
     python scripts/lab.py --check      # exit code 1 if docs/lab.html is not what would be built
 
-The page is one file: the engine and the page of docs/lab, the packaged text, and for each lesson
-of docs/lab/lessons.yaml what the repository says today: settings composed by Hydra, published
+The page is one file: lab/engine and lab/page, the packaged text, and for each lesson of
+lab/page/lessons.yaml what the repository says today: settings composed by Hydra, published
 losses by seed, the verdict on the claim. No number on the page is written by hand.
 """
 
@@ -33,12 +33,13 @@ from attnlab.claims.rows import Rows
 from attnlab.settings.roles import flat
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "docs" / "lab"
+ENGINE = ROOT / "lab" / "engine"
+PAGE_SOURCE = ROOT / "lab" / "page"
 PAGE = ROOT / "docs" / "lab.html"
 TEXT = ROOT / "src" / "attnlab" / "data" / "tinyshakespeare.txt.xz"
 
 # The scripts of the worker, in the order of their use; the page shows them in the order of SHOWN.
-ENGINE = (
+SCRIPTS = (
     *("rng.js", "operations.js", "layers.js", "attention.js", "model.js", "training.js"),
     *("measures.js", "worker.js"),
 )
@@ -209,7 +210,7 @@ class LessonRun:
 
 def read_entries() -> dict[str, dict[str, Any]]:
     """The lessons of lessons.yaml by name."""
-    return dict(yaml.safe_load((SOURCE / "lessons.yaml").read_text(encoding="utf-8")))
+    return dict(yaml.safe_load((PAGE_SOURCE / "lessons.yaml").read_text(encoding="utf-8")))
 
 
 def runs_of(name: str) -> list[LessonRun]:
@@ -298,13 +299,16 @@ def data_script(kind: str, attributes: str, content: str) -> str:
 def built_page() -> str:
     """The page as one file."""
 
+    def engine(name: str) -> str:
+        return (ENGINE / name).read_text(encoding="utf-8")
+
     def source(name: str) -> str:
-        return (SOURCE / name).read_text(encoding="utf-8")
+        return (PAGE_SOURCE / name).read_text(encoding="utf-8")
 
     lessons = json.dumps(read_lessons(), ensure_ascii=False).replace("<", "\\u003c")
-    wasm = "".join(source("operations.wasm.base64").split())
+    wasm = "".join(engine("operations.wasm.base64").split())
     data = [
-        *(data_script("text/plain", f'data-source="{name}"', source(name)) for name in ENGINE),
+        *(data_script("text/plain", f'data-source="{name}"', engine(name)) for name in SCRIPTS),
         data_script("application/json", 'id="lessons"', lessons),
         data_script("text/plain", 'id="wasm"', wasm),
         data_script("text/plain", 'id="text"', packed_text()),

@@ -1,6 +1,6 @@
 // Runs jobs with the engine of a folder and prints what came out as one line of JSON.
 //
-//     node engine.mjs FOLDER_OF_THE_ENGINE TEXT < jobs.json
+//     node lab/tests/jobs.js FOLDER_OF_THE_ENGINE TEXT < jobs.json
 //
 // A job: { name, settings, steps, wasm: true, validate: false }; weights and gradients of step 0 go
 // to NAME.weights and NAME.grads, fp32, in the order of `parameters`.
