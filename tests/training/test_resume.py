@@ -322,8 +322,8 @@ def test_a_run_that_another_version_has_begun_is_not_continued(
 OPTIMIZER = """
 import torch
 
-def made(model, max_steps, **settings):
-    return torch.optim.SGD(model.parameters(), lr={lr})
+def made(net, max_steps, **settings):
+    return torch.optim.SGD(net.parameters(), lr={lr})
 """
 
 
