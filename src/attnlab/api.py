@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # imported when something is trained
 
     from attnlab.model import GPT
     from attnlab.settings.source import CodeBeside
+    from attnlab.training.workers import Workers
 
 Defined = Callable[..., object]  # a class or a function
 
@@ -139,11 +141,10 @@ def sweep(
     with the first reason if a run failed; the others are trained first.
     """
     with interrupts_wait():
-        from joblib import Parallel, delayed
-
         from attnlab.settings import source  # noqa: F401  # and with it torch
         from attnlab.settings.words import explanation  # noqa: F401  # and with it Hydra
-        from attnlab.training.sweep_progress import end_with, runs_at_once
+        from attnlab.training.sweep_progress import runs_at_once
+        from attnlab.training.workers import Workers
 
     each = []
     for given in _of_each_run(settings):
@@ -153,27 +154,17 @@ def sweep(
     _warn_of_unseen(of_main)
     devices = last_of(each[0].overrides).get("trainer.devices", "=1").partition("=")[2]
     jobs = min(jobs or runs_at_once(devices), len(each))
-    if jobs == 1:
-        ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
-    else:
-        lines = _lines_of(of_main)
-        worker = delayed(_train_in_worker)
-        parallel = Parallel(
-            n_jobs=jobs,
-            backend="loky",
-            return_as="generator_unordered",
-            initializer=end_with,
-            initargs=(os.getpid(),),
-        )
-        ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
     reasons = []
-    for n, (folder, reason) in enumerate(ended, start=1):
-        print(f"{n} of {len(each)}: {folder or reason}", flush=True)
-        if reason:
-            reasons.append(reason)
-        else:
-            folders.append(folder)
+    with Workers(jobs) as workers:
+        in_order = map(_train_or_say_why, each)
+        ended = in_order if jobs == 1 else _train_in_workers(workers, of_main, each)
+        for n, (folder, reason) in enumerate(ended, start=1):
+            print(f"{n} of {len(each)}: {folder or reason}", flush=True)
+            if reason:
+                reasons.append(reason)
+            else:
+                folders.append(folder)
     if reasons:
         raise BadInput(f"{len(reasons)} of {len(each)} runs failed, the first one: {reasons[0]}")
     return read_runs(*folders)
@@ -319,11 +310,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The overrides of each run of a sweep; BadInput for wrong grammar."""
     from hydra.errors import HydraException
 
+    from attnlab.settings.typed import for_hydra
     from attnlab.settings.words import explanation
     from attnlab.training.sweep_progress import runs_of
 
     try:
-        runs = runs_of(overrides, {})
+        runs = runs_of([*map(for_hydra, overrides)], {})
     except HydraException as error:
         raise BadInput(explanation(error, overrides)) from error
     if runs is None:
@@ -360,8 +352,23 @@ def _train_or_say_why(asked: Asked) -> tuple[str, str]:
     try:
         return str(_train(asked, quiet=True).folder), ""
     except Exception as error:  # of the user's code; the other runs go on
-        reason = str(error) if isinstance(error, BadInput) else repr(error)
-        return "", f"{' '.join(asked.overrides)}: {reason}"
+        return "", _why_failed(asked, error)
+
+
+def _why_failed(asked: Asked, error: BaseException) -> str:
+    """The words of a run of a sweep, and why it failed."""
+    reason = str(error) if isinstance(error, BadInput) else repr(error)
+    return f"{' '.join(asked.overrides)}: {reason}"
+
+
+def _train_in_workers(
+    workers: "Workers", of_main: Mapping[str, Defined], each: Sequence[Asked]
+) -> Iterator[tuple[str, str]]:
+    """The same for each run, as they end."""
+    in_worker = partial(_train_in_worker, lines=_lines_of(of_main), path=sys.path)
+    for (asked,), future in workers.each(in_worker, ((asked,) for asked in each)):
+        error = future.exception()  # the process itself ended
+        yield ("", _why_failed(asked, error)) if error else future.result()
 
 
 def _train_in_worker(
