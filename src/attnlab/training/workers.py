@@ -37,9 +37,13 @@ class Workers:
         at_once: how many runs train at once.
         environment: variables that workers have before they import torch. By default, they share
             the cores.
+
+    Raises BadInput if `at_once` is no positive number.
     """
 
     def __init__(self, at_once: int, environment: Mapping[str, str] | None = None) -> None:
+        if not isinstance(at_once, int) or at_once < 1:
+            raise BadInput(f"{at_once} runs at once are not possible; at least 1 is needed")
         threads = str(max(cpu_count() // at_once, 1))
         shared = {name: os.environ.get(name, threads) for name in THREADS}
         self.at_once = at_once
