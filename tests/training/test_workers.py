@@ -21,6 +21,7 @@ ENDS = {
     "SIGKILL": "__import__('os').kill(__import__('os').getpid(), 9)",
     "SIGTERM": "__import__('os').kill(__import__('os').getpid(), 15)",
     "_exit": "__import__('os')._exit(0)",
+    "SIGTERM, told by Lightning": "__import__('sys').exit(143)",
 }
 
 

@@ -81,12 +81,13 @@ class Workers:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 call, worker = running.pop(future)
-                if isinstance(future.exception(), BrokenProcessPool):
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
                     self._all.remove(worker)
-                    yield call, died(future.exception())
                 else:
                     self._idle.append(worker)
-                    yield call, future
+                is_lost = isinstance(error, BrokenProcessPool | SystemExit)  # by a signal
+                yield call, died(error) if is_lost else future
 
     def _submit(
         self, function: Callable[..., Returned], call: CallArguments
