@@ -98,6 +98,22 @@ class Setting(TypedDict):
     columns: dict[str, Number]
 
 
+class Value(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    value: float
+    mean: Number
+    by_seed: dict[str, Number]
+
+
+class Tried(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    run: str
+    setting: str
+    best: float
+    at_edge: bool
+    values: list[Value]
+
+
 class Compared(Head):
     settings: list[Setting]
     sentences: list[str]
@@ -105,6 +121,7 @@ class Compared(Head):
     unit: str
     chance_of_any_wrong_verdict: float
     best: list[str]
+    tried: list[Tried]
 
 
 class Listed(Head):

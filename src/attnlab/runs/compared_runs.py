@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from attnlab.errors import BadInput
-from attnlab.runs.best_rate import at_best
+from attnlab.runs.best_rate import Best, at_best
 from attnlab.runs.compare import Comparison, compare, equal_within
 from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
@@ -33,7 +33,7 @@ class ComparedRuns:
     comparisons: Sequence[Comparison]
     columns: tuple[str, ...] = ()
     within: float | None = None
-    best: str = ""  # what `best` chose, in words
+    best: Best | None = None  # what `best` chose
     command: Literal["compare", "judge"] = "compare"  # that answers so
 
     @cached_property
@@ -44,7 +44,12 @@ class ComparedRuns:
     @property
     def sentences(self) -> list[str]:
         """What was found, in words."""
-        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
+        return [*all_sentences(self.comparisons, self.within), *self.choices]
+
+    @property
+    def choices(self) -> list[str]:
+        """What `best` chose, in words."""
+        return [] if self.best is None else self.best.sentences()
 
     @property
     def commands(self) -> str:
@@ -53,12 +58,18 @@ class ComparedRuns:
         return commands_for_ten(self.comparisons)
 
     def figure(self) -> "Figure":
-        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
+        """Losses by step, differences by seed, and patterns; with `best`, also losses by what was
+        tried. BadInput if no run has a loss."""
+        return self._figure
+
+    @cached_property
+    def _figure(self) -> "Figure":
+        """The figure, which takes seconds for hundreds of runs."""
         from attnlab.plotting.drawing import styled
         from attnlab.runs.figure import draw_comparison
 
         with styled():
-            return draw_comparison(self.comparisons)
+            return draw_comparison(self.comparisons, self.best)
 
     def svg(self) -> str:
         """The figure as SVG, for a page; BadInput if no run has a loss."""
@@ -96,7 +107,7 @@ class ComparedRuns:
     def in_words(self) -> str:
         """The sentences and the commands, in lines of the terminal."""
         found = [*all_sentences(self.comparisons, self.within), self.commands]
-        parts = ["\n".join(filter(None, found)), self.best]
+        parts = ["\n".join(filter(None, found)), "\n".join(self.choices)]
         return "\n\n".join(map(wrapped_for_terminal, filter(None, parts)))
 
     def html_table(self) -> str:
@@ -129,8 +140,9 @@ def compared_runs(
 ) -> ComparedRuns:
     """What `attnlab compare` with these options says of a frame of runs; BadInput where it prints
     a sentence."""
-    may_differ: tuple[str, ...] = ()
-    chosen = ""
-    if best is not None:
-        frame, may_differ, chosen = at_best(frame, best)
-    return ComparedRuns(compare(frame, baseline, may_differ, where), (*columns,), within, chosen)
+    chosen = None if best is None else at_best(frame, best)
+    if chosen is None:
+        compared = compare(frame, baseline, where=where)
+    else:
+        compared = compare(chosen.runs, baseline, chosen.may_differ, where)
+    return ComparedRuns(compared, (*columns,), within, chosen)

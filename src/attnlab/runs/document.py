@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 import attnlab
+from attnlab.runs.best_rate import Best, Tried
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
 from attnlab.runs.family import Family, family_of
-from attnlab.runs.groups import Group, overrides_of, settings_of
+from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
 from attnlab.runs.more_seeds import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.report import all_sentences, numbers_of
 from attnlab.runs.share import shares_of
@@ -64,7 +65,8 @@ def runs_document(frame: pd.DataFrame) -> dict[str, object]:
         if row["status"] != "damaged":
             run["overrides"] = [*overrides_of(row).values()]
             run["settings"] = settings_of(row)
-        runs.append({"run": table["run"][index], "leak": is_leak(table, index)} | run)
+        said = {"run": table["run"][index], "sweep": str(sweep_of(row["folder"]))}
+        runs.append(said | {"leak": is_leak(table, index)} | run)
     return document("runs", 0, {"runs": runs})
 
 
@@ -77,7 +79,7 @@ def comparison_content(
     comparisons: Sequence[Comparison],
     columns: Sequence[str] = (),
     within: float | None = None,
-    best: str = "",
+    best: Best | None = None,
 ) -> dict[str, object]:
     """The answer of `attnlab compare --json`, without its head: what table and sentences say, with
     all digits."""
@@ -111,7 +113,23 @@ def comparison_content(
         "within": within,
         "unit": comparisons[0].unit,
         "chance_of_any_wrong_verdict": family.any_wrong,
-        "best": best.split("\n") if best else [],
+        "best": [] if best is None else best.sentences(),
+        "tried": [] if best is None else [tried_content(best.key, tried) for tried in best.tried],
+    }
+
+
+def tried_content(key: str, tried: Tried) -> dict[str, object]:
+    """The values of a setting that were tried for one variant, and which was the best."""
+    values = []
+    for value, mean in tried.means.items():
+        by_seed = tried.losses[value].dropna().to_dict()
+        values.append({"value": value, "mean": mean, "by_seed": by_seed})
+    return {
+        "run": tried.label,
+        "setting": key,
+        "best": tried.best,
+        "at_edge": tried.is_at_edge,
+        "values": values,
     }
 
 

@@ -1,6 +1,7 @@
 """Tables of runs and of comparisons: as data frames, and as text that fits the terminal."""
 
 import math
+import os
 import re
 import shutil
 from collections.abc import Hashable, Sequence
@@ -11,7 +12,7 @@ from attnlab.errors import printable
 from attnlab.runs.compare import READS_AHEAD, Comparison, equal_within
 from attnlab.runs.family import family_of
 from attnlab.runs.frame import known_column
-from attnlab.runs.groups import groups_of
+from attnlab.runs.groups import groups_of, sweep_of
 from attnlab.runs.report import median_of, numbers_of
 from attnlab.runs.share import percent, shares_of
 
@@ -92,13 +93,20 @@ def verdict_in_a_word(c: Comparison) -> str:
 
 
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """A row for each run, as read: its label, the weight it puts on the future if a run does, how
-    it ended, and any settings or metrics."""
+    """A row for each run, as read: what tells it from others of its sweep, the sweep if there are
+    several, the weight it puts on the future if a run does, how it ended, and any settings or
+    metrics."""
+    sweeps = frame["folder"].map(sweep_of)
     label_of: dict[Hashable, str] = {}
-    for group in groups_of(frame):
-        label_of |= dict.fromkeys(group.runs.index, group.label)
-        label_of |= dict.fromkeys(group.repeats.index, f"{group.label} (repeated)")
+    for _, runs in frame.groupby(sweeps, sort=False):
+        for group in groups_of(runs):
+            label_of |= dict.fromkeys(group.all_runs.index, group.label)
+    for group in groups_of(frame):  # a seed may be repeated in another sweep
+        label_of |= {index: f"{label_of[index]} (repeated)" for index in group.repeats.index}
     table = pd.DataFrame({"run": pd.Series(label_of)}, index=frame.index)
+    if sweeps.nunique() > 1:
+        above = os.path.commonpath([*sweeps])
+        table["sweep"] = [os.path.relpath(sweep, above) for sweep in sweeps]
     if "attn/future_mass" in frame:
         ahead = pd.to_numeric(frame["attn/future_mass"])
         if (ahead > READS_AHEAD).any():
