@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from attnlab.runs.document import json_value
 from attnlab.runs.frame import read_runs
 from tests.cli import attnlab
+from tests.conftest import on_text
 from tests.invented import write_run
 from tests.runs.cases import CASES
 
@@ -124,8 +125,16 @@ class Compared(Head):
     tried: list[Tried]
 
 
+class Refused(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    command: str
+    reason: str
+    sweep: str
+
+
 class Listed(Head):
     runs: list[dict[str, Any]]
+    refused: list[Refused]
 
 
 class Failed(Head):
@@ -204,6 +213,63 @@ def test_bad_input_is_a_document_too(
     assert found["error"] in done.err
 
 
+@pytest.mark.parametrize(
+    "line", ["compare", "runs --wher x .", "compare . --within much", "nothing", "", "train -m"]
+)
+def test_a_wrong_option_is_a_document_too(line: str) -> None:
+    done = attnlab(*line.split(), "--json")
+    found = document_of(done.out)
+    TypeAdapter(Failed).validate_python(found)
+    assert done.code == found["exit_code"] == 2 and found["error"] in done.err
+    assert found["command"] == line.partition(" ")[0]
+
+
+def test_a_refused_run_is_listed_until_it_is_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "lab", "sdpa", 0, 2.0)
+    for number, word in enumerate(("attn=sdpa", "attn=leaks")):
+        note = {"command": f"python train.py {word} seed=0", "reason": "it reads ahead"}
+        file = tmp_path / f".sweep/then/failed_{number:06}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(note))
+    found = document_of(attnlab("runs", str(tmp_path), "--json").out)
+    TypeAdapter(Listed).validate_python(found)
+    (refused,) = found["refused"]
+    assert "attn=leaks" in refused["command"] and refused["reason"] == "it reads ahead"
+    assert "not run: python train.py attn=leaks" in attnlab("runs", str(tmp_path)).out
+
+
+class Trained(Head):
+    folder: str
+    fresh: bool
+    metrics: dict[str, Any]
+
+
+class Evaluated(Head):
+    data: str
+    length: int
+    trained_length: int
+    loss: Number
+    accuracy: Number
+    bits_per_byte: Number
+    predictions: int
+    by_position: list[Number]
+
+
+def test_a_training_and_an_evaluation_are_documents(tmp_path: Path, text_file: Path) -> None:
+    words = [*on_text(text_file, ()), f"outputs={tmp_path}"]
+    for fresh in (True, False):
+        done = attnlab("train", *words, "--json")
+        found = document_of(done.out)
+        TypeAdapter(Trained).validate_python(found)
+        assert (done.code, found["fresh"]) == (0, fresh), done
+    metrics = json.loads((Path(found["folder"]) / "metrics.json").read_text())
+    assert found["metrics"] == json_value(metrics)
+    done = attnlab("evaluate", found["folder"], "--json")
+    measured = document_of(done.out)
+    TypeAdapter(Evaluated).validate_python(measured)
+    assert measured["loss"] == pytest.approx(metrics["val_loss"], rel=1e-4)
+
+
 def test_numbers_that_json_has_not() -> None:
     values = [math.nan, math.inf, -math.inf, pd.NA, None, 1, True, 0.5, "a"]
     assert json_value(values) == [None, "inf", "-inf", None, None, 1, True, 0.5, "a"]
@@ -251,6 +317,7 @@ class Ahead(TypedDict):
 
 class Ranked(Head):
     cells: list[dict[str, Any]]
+    chance_of_any_wrong_verdict: float
     exploratory: str
     missing: int
     ahead: Ahead | None
@@ -288,6 +355,7 @@ def test_a_rank_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = document_of(done.out)
     TypeAdapter(Ranked).validate_python(found)
     assert done.code == 0 and {cell["variant"] for cell in found["cells"]} == {"gate_head"}
+    assert all(cell["verdict"] != "not finished" for cell in found["cells"])  # --quick runs them
     printed = " ".join(attnlab("rank", "attn=gate_head", "--quick").out.split())
     for cell in found["cells"]:
         if cell["unit"] == "steps":

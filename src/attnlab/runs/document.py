@@ -10,7 +10,7 @@ import pandas as pd
 import attnlab
 from attnlab.runs.best_rate import Best, Tried
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
-from attnlab.runs.family import Family, family_of
+from attnlab.runs.family import Verdicts, family_of
 from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
 from attnlab.runs.more_seeds import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.report import all_sentences, numbers_of
@@ -51,9 +51,11 @@ def json_value(value: object) -> object:
     return str(value)
 
 
-def runs_document(frame: pd.DataFrame) -> dict[str, object]:
+def runs_document(
+    frame: pd.DataFrame, refused: Sequence[Mapping[str, str]] = ()
+) -> dict[str, object]:
     """The answer of `attnlab runs --json`: each run with its label, all its settings and metrics,
-    and how it ended."""
+    and how it ended; and what sweeps refused to run."""
     table = run_table(frame)
     runs = []
     for index, row in frame.iterrows():
@@ -67,7 +69,7 @@ def runs_document(frame: pd.DataFrame) -> dict[str, object]:
             run["settings"] = settings_of(row)
         said = {"run": table["run"][index], "sweep": str(sweep_of(row["folder"]))}
         runs.append(said | {"leak": is_leak(table, index)} | run)
-    return document("runs", 0, {"runs": runs})
+    return document("runs", 0, {"runs": runs, "refused": refused})
 
 
 def is_leak(table: pd.DataFrame, index: Hashable) -> bool:
@@ -150,7 +152,7 @@ def group_content(group: Group) -> dict[str, object]:
     }
 
 
-def difference_content(c: Comparison, within: float | None, family: Family) -> dict[str, object]:
+def difference_content(c: Comparison, within: float | None, family: Verdicts) -> dict[str, object]:
     """What pairing by seed and counting seeds found."""
     found: dict[str, object] = {
         "difference": None,
@@ -182,13 +184,13 @@ def difference_content(c: Comparison, within: float | None, family: Family) -> d
     return found
 
 
-def answer_content(c: Comparison, question: Question, family: Family) -> dict[str, object]:
+def answer_content(c: Comparison, question: Question, family: Verdicts) -> dict[str, object]:
     """What counting seeds answers, and where that is open, how many seeds would decide."""
     verdict, judged = c.decision(question)
     found: dict[str, object] = {
         "verdict": verdict,
         "decided_by": judged,
-        "holm": family.mark(c.label, question),
+        "holm": family.mark((c.label, question)),
         "forecast": None,
         "why_no_forecast": "",
     }

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 import pandas as pd
 
 from attnlab.errors import printable
-from attnlab.runs.compare import READS_AHEAD, Comparison, equal_within
+from attnlab.runs.compare import BETTER_OR_WORSE, READS_AHEAD, Comparison, equal_within
 from attnlab.runs.family import family_of
 from attnlab.runs.frame import known_column
 from attnlab.runs.groups import groups_of, sweep_of
@@ -61,11 +61,11 @@ def comparison_table(
             "sd": losses.std(),
             "status": how_they_ended(c.runs),
         }
-        row["holm"] = family.mark(c.label)
+        row["holm"] = family.mark((c.label, BETTER_OR_WORSE))
         if within is not None and len(c.pairs):
             equality = equal_within(within)
             row["within"] = "leak" if c.reads_ahead else c.decision(equality)[0]
-            row["holm_within"] = family.mark(c.label, equality)
+            row["holm_within"] = family.mark((c.label, equality))
         if c.label in shares:
             row["keeps"] = shares[c.label].median  # of what attention gives
         for key in columns:
