@@ -73,7 +73,10 @@ def test_a_best_rate_and_the_end_of_its_grid_are_drawn_said_and_listed(
     assert line.get_xdata().tolist() == [0.001, 0.003, 0.01]
     assert line.get_ydata().tolist() == pytest.approx([loss + 0.005 for loss in losses])
     assert [len(x.get_xdata()) for x in points] == [2, 2, 2]
-    assert ring.get_xdata() == [best] and bool(axes.texts) == at_edge
+    assert ring.get_xdata() == [best]
+    assert [x.get_text() for x in axes.get_xticklabels()] == ["0.001", "0.003", "0.01"]
+    (legend,) = (x.get_text() for x in axes.get_legend().get_texts())
+    assert ("end of the grid" in legend) == at_edge
     (tried,) = found.to_dict()["tried"]
     assert (tried["best"], tried["at_edge"]) == (best, at_edge)
     assert [x["mean"] for x in tried["values"]] == pytest.approx(line.get_ydata().tolist())

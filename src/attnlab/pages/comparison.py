@@ -17,7 +17,7 @@ WORDS = {
     "sd). Lower is better.",
     "difference": "the median of the differences between runs with the same seed. A difference of "
     "two means is another number.",
-    "low": "low and high are an exact 95 % interval of that median.",
+    "low": "with high, an exact 95 % interval of that median.",
     "seeds": "how many seeds are on the side of the median.",
     "verdict": "by counting seeds: 10 of 10 must agree, or 17 of 20, or 31 of 40. “open” means "
     "that the seeds so far do not decide, not that both are equal.",

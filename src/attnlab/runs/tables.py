@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shutil
+import textwrap
 from collections.abc import Hashable, Sequence
 
 import pandas as pd
@@ -178,13 +179,15 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
         lines.append("val_loss is a mean over the seeds, difference the median of their pairs.")
     if gone:
         shown = [name for name in table if name in gone]
-        lines.append(f"Not shown: {', '.join(shown)}; --csv FILE has all columns.")
+        lines += textwrap.wrap(
+            f"Not shown: {', '.join(shown)}; --csv FILE has all columns.", width
+        )
     if "reason" in table:
         for label, row in zip(labels, table.to_dict("records"), strict=True):
             if row["reason"]:
                 of_seed = "" if pd.isna(row.get("seed")) else f" with seed {row['seed']}"
-                said = f"{label}{of_seed}: {row['reason']}"
-                lines.append(said if len(said) <= width else f"{said[: width - 4]} ...")
+                why = f"{label}{of_seed}: {row['reason']}"
+                lines.append(why if len(why) <= width else f"{why[: width - 4]} ...")
     return "\n".join(printable(line.rstrip()) for line in lines)
 
 
