@@ -10,6 +10,7 @@ import yaml
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
 from attnlab.runs.compare import compare
+from attnlab.runs.compared_runs import compared_runs
 from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
 from attnlab.runs.report import all_sentences, unchecked_sentence
@@ -232,3 +233,22 @@ def test_runs_of_several_sweeps_are_told_apart_at_80_columns(
     rows = as_text(table).split("\n")
     assert max(map(len, rows)) <= 80 and len({*rows}) == len(rows)
     assert "sweep" not in run_table(read_runs(tmp_path / "masks"))
+
+
+@pytest.mark.parametrize(
+    ("others", "code"),
+    [
+        ({"unscaled": -0.1}, 0),
+        ({"unscaled": -0.1, "none": 0.5}, 0),  # none is there for the share
+        ({"none": 0.5}, 1),
+        ({"unscaled": -0.1, "linear": 0.1}, 1),
+        ({"unscaled": -0.1, "linear": 0.0}, 3),
+    ],
+)
+def test_the_exit_code_is_the_decision_on_what_is_asked(
+    others: dict[str, float], code: int, tmp_path: Path
+) -> None:
+    for variant, difference in {"sdpa": 0.0, **others}.items():
+        for seed in range(10):
+            write_run(tmp_path, variant, seed, 2.0 + seed / 100 + difference)
+    assert compared_runs(read_runs(tmp_path)).decision == code

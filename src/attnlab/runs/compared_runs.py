@@ -11,7 +11,7 @@ import pandas as pd
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import Best, at_best
-from attnlab.runs.compare import Comparison, compare, equal_within
+from attnlab.runs.compare import Comparison, compare, equal_within, in_question
 from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
 from attnlab.runs.tables import (
@@ -83,7 +83,7 @@ class ComparedRuns:
     def decision(self) -> int:
         """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
         is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
-        found = {self._is_progress(c) for c in self.comparisons if not c.is_baseline}
+        found = {self._is_progress(c) for c in in_question(self.comparisons)}
         if False in found:
             return 1
         return 3 if None in found or not found else 0
