@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing_extensions import TypedDict
 from attnlab.runs.document import json_value
 from attnlab.runs.frame import read_runs
 from tests.cli import attnlab
-from tests.conftest import on_text
+from tests.conftest import ROOT, on_text
 from tests.invented import write_run
 from tests.runs.cases import CASES
 
@@ -305,8 +306,40 @@ def test_a_checkup_is_a_document(
         assert f"{result['property']} {result['status']}" in words
 
 
+class Prediction(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    name: str
+    says: str
+    role: str
+    at_risk: bool | None
+    steps: int | None
+    verdict: str
+    agree: int
+    of: int
+    median: Number
+    low: Number
+    high: Number
+    unit: str
+    above: Number
+    below: Number
+    by_seed: dict[str, Number]
+
+
+class Claim(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    claim: str
+    says: str
+    verdict: str
+    in_words: str
+    withdrawn: str
+    exploratory: str
+    missing: int
+    predictions: list[Prediction]
+    again: dict[str, Prediction]
+
+
 class Judged(Head):
-    claims: list[dict[str, Any]]
+    claims: list[Claim]
 
 
 class Ahead(TypedDict):
@@ -315,8 +348,33 @@ class Ahead(TypedDict):
     cpu_minutes: float
 
 
+class Middle(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    median: Number
+    low: Number
+    high: Number
+
+
+class Cell(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    variant: str
+    task: str
+    steps: int
+    verdict: str
+    unit: str
+    median: Number
+    difference: Middle
+    at_edge: bool
+    diverged: int
+    failed: int
+    n: int
+    agree: int
+    again: str | None
+    holm: str | None
+
+
 class Ranked(Head):
-    cells: list[dict[str, Any]]
+    cells: list[Cell]
     chance_of_any_wrong_verdict: float
     exploratory: str
     missing: int
@@ -362,3 +420,23 @@ def test_a_rank_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             assert f"{cell['verdict']}: {cell['median']:.0f} steps" in printed, (cell, printed)
             assert f"{cell['difference']['median']:+.0f} (" in printed
     assert any(cell["unit"] == "steps" for cell in found["cells"])
+
+
+SHAPES: dict[str, list[Any]] = {
+    "The head": [Head],
+    "compare": [Compared, Setting, Difference, Forecast, Within, Keeps, Tried, Value],
+    "runs": [Listed, Refused],
+    "train and evaluate": [Trained, Evaluated],
+    "reproduce": [Judged, Claim, Prediction],
+    "rank": [Ranked, Cell, Ahead],
+    "checkup": [Examined],
+}
+
+
+@pytest.mark.parametrize("heading", SHAPES)
+def test_each_key_of_a_shape_is_documented(heading: str) -> None:
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    named = {*re.findall(r'[`"]([a-z_]+)[`"]', sections[heading])}
+    keys = {key for shape in SHAPES[heading] for key in shape.__annotations__}
+    assert keys - named - (set() if heading == "The head" else {*Head.__annotations__}) == set()
