@@ -252,3 +252,22 @@ def test_the_exit_code_is_the_decision_on_what_is_asked(
         for seed in range(10):
             write_run(tmp_path, variant, seed, 2.0 + seed / 100 + difference)
     assert compared_runs(read_runs(tmp_path)).decision == code
+
+
+@pytest.mark.parametrize(
+    ("settings", "pairs", "said"),
+    [
+        ({"documents": True, "source": "a"}, 2, ""),  # the same predictions
+        ({"documents": True, "source": "b"}, 0, "other predictions"),
+        ({"documents": True, "source": "a", "batch_size": 3}, 0, "other settings"),
+    ],
+)
+def test_losses_of_other_predictions_are_not_compared(
+    tmp_path: Path, settings: dict[str, object], pairs: int, said: str
+) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "sdpa", seed, 2.0, settings={"data": {"source": "a"}})
+        write_run(tmp_path, "sdpa", seed, 1.9, "data.documents=true", settings={"data": settings})
+    compared = compare(read_runs(tmp_path), baseline="documents=null", may_differ=[])
+    (other,) = [c for c in compared if not c.is_baseline]
+    assert len(other.pairs) == pairs and said in other.why

@@ -44,7 +44,7 @@ MECHANISMS = {
         *("trainer.log_every_n_steps=1", "probes.history.steps=4"),
     ),
     "a task, longer texts": (
-        *("data=induction", "model.learned_positions=false", "attn=rotary"),
+        *("data=induction", "model.positions=none", "attn=rotary"),
         "data.eval_lengths=[16,24]",
     ),
     "compiled": ("compile=true",),
