@@ -1,5 +1,6 @@
 """--json: one shape for all commands, nothing else on the terminal, and the table's numbers."""
 
+import html
 import json
 import math
 import re
@@ -183,6 +184,28 @@ def test_a_comparison_is_that_of_the_table(case: str, tmp_path: Path) -> None:
             assert is_same(setting["keeps"]["median"], row.keeps)
     printed = " ".join(plain.out.split())
     assert all(" ".join(said.split()) in printed for said in found["sentences"])
+
+
+@pytest.mark.parametrize(
+    ("shift", "seeds", "code"), [(-0.1, 10, 0), (0.1, 10, 1), (-0.1, 1, 3), (math.nan, 10, 1)]
+)
+def test_judged_losses_are_a_document(
+    shift: float, seeds: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of a clone: a table of another script, and the decision as exit code."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["run,seed,value"]
+    for seed in range(seeds):
+        lines += [f"base,{seed},{2 + seed / 100}", f"own,{seed},{2 + seed / 100 + shift}"]
+    Path("losses.csv").write_text("\n".join(lines))
+    asked = ("judge", "losses.csv", "--within", "0.05")
+    done = attnlab(*asked, "--exit-code", "--json", "--csv", "table.csv", "--html", "page.html")
+    found = document_of(done.out)
+    TypeAdapter(Compared).validate_python(found)
+    assert done.code == found["exit_code"] == code and found["command"] == "judge"
+    assert attnlab(*asked).code == 0  # as for compare, a verdict is no error
+    assert pd.read_csv("table.csv").run.tolist() == ["base", "own"]
+    assert all(html.escape(said) in Path("page.html").read_text() for said in found["sentences"])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -83,14 +83,14 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 
 def comparison_page(found: ComparedRuns) -> str:
     """One HTML page without a script, which loads nothing: all that the terminal says, figure,
-    patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
+    patterns of the first seed, and the settings that differ."""
     title = title_of(found.comparisons)
     parts = [
         found.html_sentences(),
         commands_in_html(found.commands),
         scrollable(breakable(found.html_table())),
         words_of(found),
-        scrollable(found.svg()),
+        scrollable(found.html_figure()),
         what_was_trained(found.comparisons),
         settings_that_differ(found.comparisons),
     ]

@@ -1,6 +1,5 @@
 """One comparison: the terminal, CSV, JSON, the page, a notebook and the figure show this."""
 
-import contextlib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import pandas as pd
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import Best, at_best
-from attnlab.runs.compare import Comparison, compare, equal_within, in_question
+from attnlab.runs.compare import Comparison, compare
 from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
 from attnlab.runs.tables import (
@@ -19,7 +18,6 @@ from attnlab.runs.tables import (
     comparison_table,
     four_digits,
     readable_cells,
-    verdict_in_a_word,
 )
 
 if TYPE_CHECKING:  # imported when something is drawn
@@ -71,29 +69,16 @@ class ComparedRuns:
         with styled():
             return draw_comparison(self.comparisons, self.best)
 
-    def svg(self) -> str:
-        """The figure as SVG, for a page; BadInput if no run has a loss."""
+    def html_figure(self) -> str:
+        """The figure as SVG, or why there is none."""
         from attnlab.plotting.drawing import as_svg, styled
 
-        with styled():
-            picture = as_svg(self.figure())
+        try:
+            with styled():
+                picture = as_svg(self.figure())
+        except BadInput as error:  # no run has a loss, or a file of patterns is damaged
+            return f"<p>No figure: {html.escape(str(error))}.</p>"
         return picture[picture.index("<svg") :]  # without XML's head
-
-    @property
-    def decision(self) -> int:
-        """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
-        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
-        found = {self._is_progress(c) for c in in_question(self.comparisons)}
-        if False in found:
-            return 1
-        return 3 if None in found or not found else 0
-
-    def _is_progress(self, c: Comparison) -> bool | None:
-        """Whether a setting is better than its baseline, by more than the margin; None if open."""
-        equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
-        if equal or verdict_in_a_word(c) in ("worse", "leak"):
-            return False
-        return True if verdict_in_a_word(c) == "better" else None
 
     def to_dict(self, exit_code: int = 0) -> dict[str, object]:
         """What the command prints with `--json`."""
@@ -123,10 +108,7 @@ class ComparedRuns:
         return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
 
     def _repr_html_(self) -> str:
-        parts = [self.html_table(), self.html_sentences()]
-        with contextlib.suppress(BadInput):  # no run has a loss
-            parts.append(self.svg())
-        return "\n".join(parts)
+        return "\n".join([self.html_table(), self.html_sentences(), self.html_figure()])
 
 
 def compared_runs(

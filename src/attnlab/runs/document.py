@@ -147,7 +147,7 @@ def group_content(group: Group) -> dict[str, object]:
         "sd": losses.std(),
         "n": len(group.runs),
         "status": group.runs["status"].value_counts().to_dict(),
-        "folders": group.runs["folder"].tolist(),
+        "folders": group.runs["folder"].tolist() if group.has_command else [],
         "repeats": group.repeats["folder"].tolist(),
     }
 
