@@ -80,6 +80,22 @@ class ComparedRuns:
             return f"<p>No figure: {html.escape(str(error))}.</p>"
         return picture[picture.index("<svg") :]  # without XML's head
 
+    @property
+    def decision(self) -> int:
+        """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
+        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
+        found = {self._is_progress(c) for c in in_question(self.comparisons)}
+        if False in found:
+            return 1
+        return 3 if None in found or not found else 0
+
+    def _is_progress(self, c: Comparison) -> bool | None:
+        """Whether a setting is better than its baseline, by more than the margin; None if open."""
+        equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
+        if equal or verdict_in_a_word(c) in ("worse", "leak"):
+            return False
+        return True if verdict_in_a_word(c) == "better" else None
+
     def to_dict(self, exit_code: int = 0) -> dict[str, object]:
         """What the command prints with `--json`."""
         content = comparison_content(self.comparisons, self.columns, self.within, self.best)
