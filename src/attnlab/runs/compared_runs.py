@@ -10,7 +10,7 @@ import pandas as pd
 
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import Best, at_best
-from attnlab.runs.compare import Comparison, compare
+from attnlab.runs.compare import Comparison, compare, equal_within, in_question
 from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
 from attnlab.runs.tables import (
@@ -18,6 +18,7 @@ from attnlab.runs.tables import (
     comparison_table,
     four_digits,
     readable_cells,
+    verdict_in_a_word,
 )
 
 if TYPE_CHECKING:  # imported when something is drawn
