@@ -288,7 +288,7 @@ def test_a_training_and_an_evaluation_are_documents(tmp_path: Path, text_file: P
         assert (done.code, found["fresh"]) == (0, fresh), done
     metrics = json.loads((Path(found["folder"]) / "metrics.json").read_text())
     assert found["metrics"] == json_value(metrics)
-    done = attnlab("evaluate", found["folder"], "--json")
+    done = attnlab("evaluate", found["folder"], "--trust", "--json")
     measured = document_of(done.out)
     TypeAdapter(Evaluated).validate_python(measured)
     assert measured["loss"] == pytest.approx(metrics["val_loss"], rel=1e-4)
