@@ -277,6 +277,7 @@ class Evaluated(Head):
     bits_per_byte: Number
     predictions: int
     by_position: list[Number]
+    accuracy_by_position: list[Number]
 
 
 def test_a_training_and_an_evaluation_are_documents(tmp_path: Path, text_file: Path) -> None:
