@@ -202,7 +202,7 @@ def statements() -> list[Statement]:
     # Behind the verdict, a cell may say where it was tested and what is in doubt.
     verdict = re.compile("holds in part|does not hold|holds|undecided")
     return [
-        Statement(text, match[0], *rest)
+        Statement(text.partition("<br>")[0], match[0], *rest)  # its sources stand below it
         for text, cell, *rest in rows
         if (match := verdict.match(cell))
     ]

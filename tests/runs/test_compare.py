@@ -208,3 +208,22 @@ def test_a_run_that_has_logged_nothing_hides_no_curve(
     lines, labels = axes.get_legend_handles_labels()
     finite = [np.isfinite(line.get_ydata()).any() for line in lines]
     assert [label for label, seen in zip(labels, finite, strict=True) if seen] == drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "pairs", "said"),
+    [
+        ({"documents": True, "source": "a"}, 2, ""),  # the same predictions
+        ({"documents": True, "source": "b"}, 0, "other predictions"),
+        ({"documents": True, "source": "a", "batch_size": 3}, 0, "other settings"),
+    ],
+)
+def test_losses_of_other_predictions_are_not_compared(
+    tmp_path: Path, settings: dict[str, object], pairs: int, said: str
+) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "sdpa", seed, 2.0, settings={"data": {"source": "a"}})
+        write_run(tmp_path, "sdpa", seed, 1.9, "data.documents=true", settings={"data": settings})
+    compared = compare(read_runs(tmp_path), baseline="documents=null", may_differ=[])
+    (other,) = [c for c in compared if not c.is_baseline]
+    assert len(other.pairs) == pairs and said in other.why
