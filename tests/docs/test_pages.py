@@ -48,7 +48,7 @@ def make_targets() -> list[str]:
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "attncheck/README.md"]
 DOCUMENTS += ROOT.glob("docs/**/*.md")
-DOCUMENTS += [*ROOT.glob("docs/**/[0-9]_*.py"), *ROOT.glob("experiments/**/*.md")]
+DOCUMENTS += [*ROOT.glob("docs/**/[0-9]*_*.py"), *ROOT.glob("experiments/**/*.md")]
 PAGES = {file: file.read_text(encoding="utf-8") for file in sorted(DOCUMENTS)}
 COMMANDS = {command: file for file, text in PAGES.items() for command in commands_in(text)}
 
@@ -201,7 +201,7 @@ def test_a_preset_of_the_sizes_of_nanogpt_names_what_its_start_differs_in(preset
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]_*.py")), ids=names)
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]*_*.py")), ids=names)
 def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
     """Its numbers are checked by its own assertions; it prints them, and names its figures."""
     done = subprocess.run(
