@@ -42,8 +42,9 @@ def check_rotate_pairs(answer: Callable[..., Any]) -> None:
     for shape in ((2, 3, 9, 8), (1, 2)):
         x = normal(*shape)
         T, D = shape[-2:]
-        even, odd = x[..., ::2], x[..., 1::2]
-        cos, sin = _angles(T, D).cos(), _angles(T, D).sin()
+        even = x[..., ::2]
+        odd = x[..., 1::2]
+        sin, cos = _both(_angles(T, D))
         first, second = x.chunk(2, -1)
         mistakes = [
             (

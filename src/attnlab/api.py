@@ -6,7 +6,6 @@ attnlab.compare(runs)
 """
 
 import contextlib
-import html
 import linecache
 import os
 import re
@@ -22,13 +21,13 @@ import pandas as pd
 from attnlab.errors import BadInput
 from attnlab.files import JsonObject
 from attnlab.interrupts import interrupts_wait
-from attnlab.runs.compare import Comparison
+from attnlab.runs.compared_runs import ComparedRuns, compared_runs
 from attnlab.runs.frame import read_run, read_runs
+from attnlab.runs.losses import judge_table
 from attnlab.settings.roles import MAIN, last_of, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
     import lightning.pytorch as L
-    from matplotlib.figure import Figure
 
     from attnlab.model import GPT
     from attnlab.settings.source import CodeBeside
@@ -178,7 +177,7 @@ def compare(
     where: Sequence[str] = (),
     within: float | None = None,
     columns: Sequence[str] = (),
-) -> "ComparedRuns":
+) -> ComparedRuns:
     """Compare runs with their baseline, seed by seed, as `attnlab compare` does.
 
     Args:
@@ -187,74 +186,35 @@ def compare(
 
     Raises BadInput where the command would print a sentence.
     """
-    from attnlab.runs.best_rate import at_best
-    from attnlab.runs.compare import compare as compare_frame
-
     with interrupts_wait():
         import attnlab.runs.figure  # noqa: F401  # which a notebook shows next
 
-    frame = _frame_of(runs)
-    may_differ: tuple[str, ...] = ()
-    chosen = ""
-    if best is not None:
-        frame, may_differ, chosen = at_best(frame, best)
-    conditions = [where] if isinstance(where, str) else [*where]
-    compared = compare_frame(frame, baseline, may_differ, conditions)
-    return ComparedRuns(compared, tuple(columns), within, chosen)
+    return compared_runs(
+        _frame_of(runs),
+        baseline=baseline,
+        best=best,
+        where=[where] if isinstance(where, str) else where,
+        within=within,
+        columns=columns,
+    )
 
 
-@dataclass(frozen=True)
-class ComparedRuns:
-    """A comparison, as table, sentences, picture and data; a notebook shows all of it."""
+def judge(
+    frame: pd.DataFrame, baseline: str | None = None, within: float | None = None
+) -> ComparedRuns:
+    """Judge the losses of any training script by the rule of `compare`, as `attnlab judge` does.
 
-    comparisons: list[Comparison]
-    columns: tuple[str, ...] = ()
-    within: float | None = None
-    best: str = ""  # what `best` chose, in words
+    Args:
+        frame: a row for each run and seed, with the columns `run` (what was run), `seed` (a whole
+            number) and `value` (a loss, so lower is better; NaN or infinite if the run diverged).
+            Of a column `step`, the last one of each run and seed counts. `unit` names the unit.
+            Other columns are not read.
+        baseline: what the others are compared with; by default what the first row names.
+        within: also judge whether two losses are equal within so much.
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each setting, with all digits."""
-        from attnlab.runs.tables import comparison_table
-
-        return comparison_table(self.comparisons, self.columns, self.within)
-
-    @property
-    def sentences(self) -> list[str]:
-        """What was found, in words."""
-        from attnlab.runs.report import all_sentences
-
-        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
-
-    def figure(self) -> "Figure":
-        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
-        from attnlab.plotting.drawing import styled
-        from attnlab.runs.figure import draw_comparison
-
-        with styled():
-            return draw_comparison(self.comparisons)
-
-    def to_dict(self) -> dict[str, object]:
-        """What `attnlab compare --json` prints."""
-        from attnlab.runs.document import comparison_document
-
-        return comparison_document(self.comparisons, self.columns, self.within, self.best)
-
-    def __repr__(self) -> str:
-        from attnlab.runs.tables import as_text
-
-        return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
-
-    def _repr_html_(self) -> str:
-        from attnlab.pages.comparison import picture_of
-        from attnlab.runs.tables import four_digits, readable_cells
-
-        rows = readable_cells(self.table).set_index("run").rename_axis(None)
-        parts = [rows.to_html(na_rep="", border=0, float_format=four_digits)]
-        parts += [f"<p>{html.escape(said)}</p>" for said in self.sentences]
-        with contextlib.suppress(BadInput):  # no run has a loss
-            parts.append(picture_of(self.comparisons))
-        return "\n".join(parts)
+    Raises BadInput for a table that cannot be judged, such as one without seeds.
+    """
+    return judge_table(frame, baseline, within)
 
 
 def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:

@@ -121,7 +121,7 @@ def test_one_seed_counts_once(tmp_path: Path, way: str, place: str) -> None:
     assert len(frame) == 12 and len(base.runs) == len(other.runs) == len(other.pairs) == 3
     assert other.interval[0] == pytest.approx(0.11) and len(other.group.repeats) == 3
     table = comparison_table([base, other]).set_index("run")
-    assert table.n.tolist() == [3, 3] and table.better[other.label] == "0 of 3"
+    assert table.n.tolist() == [3, 3] and table.seeds[other.label] == "3 of 3 worse"
     (said,) = [x for x in all_sentences([base, other]) if "repeat" in x]
     assert said.startswith("6 runs") and "losses differ" not in said
     assert run_table(frame).run.str.contains("(repeated)", regex=False).sum() == 6
@@ -144,7 +144,7 @@ def test_ten_verdicts_need_ten_seeds(tmp_path: Path) -> None:
             write_run(tmp_path / sweep, "sdpa", seed, 2.0)
             write_run(tmp_path / sweep, "unscaled", seed, 2.1)
     _, other = compare(read_runs(tmp_path))
-    assert other.decision == ("open", 0) and len(other.pairs) == 4
+    assert other.decision() == ("open", 0) and len(other.pairs) == 4
 
 
 def test_which_of_two_runs_counts_and_that_they_differ(tmp_path: Path) -> None:
