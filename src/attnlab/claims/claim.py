@@ -5,11 +5,11 @@ Committing the file declares the claim. `judged_claim` says what its rows make o
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
 from attnlab.claims.judge import Bearing
@@ -26,7 +26,10 @@ CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "difference": lambda x: x[0] - x[1],  # it is paired: same weights, same batches
     "interaction": lambda x: x[0] - x[1] - x[2] + x[3],
 }
-MAY_CHANGE = ("says", "where", "long", "at_risk")  # of a prediction, after its runs
+# What a prediction needs neither two lengths, nor the best rates, nor two processors for: it is
+# about equal numbers, about what is read, about what can be, or names its steps itself.
+Exempt = Literal["", "exact", "leak", "impossible", "budget"]
+MAY_CHANGE = ("says", "where", "long", "at_risk", "exempt")  # of a prediction, after its runs
 LARGEST_RATIO = 3.4  # of neighboring rates: sqrt(10), rounded as in 0.3, 1, 3
 
 
@@ -52,6 +55,14 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     seeds: int | None = None  # fewer, for roles that do not decide
     long: bool = False  # only run with --long
     at_risk: bool = False  # declared before any run of one of its arms, which git must show
+    exempt: Exempt = ""  # why its verdict reaches beyond its steps, rates and processor
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether it judges one arm minus another."""
+        if self.weights or self.contrast in ("difference", "interaction"):
+            return True
+        return not self.contrast and len(self.arms) > 1
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":
@@ -81,6 +92,9 @@ class Claim(Declared, frozen=True):
     order: int = 100  # its place in the table of all claims
     otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"
     withdrawn: str = ""  # why its rows do not decide the sentence; until it is tested anew
+    exempt: Exempt = ""  # of all its predictions
+    # Another claim, or the ranking -> why its rows of the same arms say otherwise.
+    differs: Mapping[str, str] = Field(default_factory=dict)
     base: tuple[str, ...]  # Hydra overrides that all arms share, such as experiment=unscaled
     first_seed: int
     most_seeds: Literal[10, 20, 40] = 10

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,13 @@ from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.processor import SMALLER_SETS, instruction_set
+from attnlab.settings.roles import flat
 
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
 DEFAULTS = ("train_loss=false",)  # of a run of claims; an arm may turn it on
+GROUPS = ("attn", "model", "data", "optim", "trainer")  # of the settings of an arm
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
@@ -279,6 +282,20 @@ def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", 
 
     cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
     return read_config(cfg), variant
+
+
+@cache
+def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
+    """What the overrides of an arm set, under dotted keys, with what they leave out as it is
+    composed. They are not checked, which takes longer, and imports code."""
+    if is_measurement(overrides):
+        return {"the measurement": overrides}
+    from omegaconf import OmegaConf
+
+    from attnlab.settings.words import composed_from
+
+    cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    return flat({group: OmegaConf.to_container(cfg[group], resolve=True) for group in GROUPS})
 
 
 def own_settings(experiments: Path) -> str | None:
