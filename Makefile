@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.attnlab-installed
 # OMP: as train.py sets it for itself, see src/attnlab/openmp.py
 PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-10000} $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup train test test-all lint board notebooks docs bench bench-gpu
+.PHONY: help setup train test test-all lint lab board notebooks docs bench bench-gpu
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -45,6 +45,11 @@ lint: setup ## check style, types and imports
 	$(BIN)/python -m mypy
 	@[ ! -x $(BIN)/lint-imports ] || $(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/lint_style.py
+
+lab: ## check and test the lab in a browser and the HTML pages; needs Node 20 or later
+	cd lab && npm install --no-package-lock --no-audit --no-fund --silent
+	cd lab && npm run --silent lint
+	cd lab && npm test --silent
 
 board: setup ## show all runs in TensorBoard; another port: ARGS="--port 6007"
 	@$(BIN)/attnlab board outputs $(ARGS)

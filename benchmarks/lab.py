@@ -27,7 +27,7 @@ from attnlab.training.config import read_config
 from attnlab.training.run import run as train
 
 sys.path.insert(0, str(ROOT))
-from scripts.lab import SOURCE, TEXT, LessonRun, engine_settings, read_entries, runs_of
+from scripts.lab import ENGINE, TEXT, LessonRun, engine_settings, read_entries, runs_of
 
 SETTLED = 20  # steps before it are left out: the engine is compiled while it runs
 FEW = 10  # steps of the engine without WebAssembly, which takes ten times as long
@@ -57,7 +57,7 @@ def step_of_engine(run: LessonRun, steps: int, folder: Path, *, wasm: bool) -> f
         "wasm": wasm,
         "validate": False,
     }
-    words = ["node", str(ROOT / "tests/lab/engine.mjs"), str(SOURCE), str(text)]
+    words = ["node", str(ROOT / "lab/tests/jobs.js"), str(ENGINE), str(text)]
     done = subprocess.run(
         words, input=json.dumps([job]), capture_output=True, text=True, check=True
     )

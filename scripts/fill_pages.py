@@ -19,13 +19,14 @@
     <!-- table.trainer -->...<!-- /table -->       the arguments of Lightning's Trainer
     <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
     <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
+    <!-- table.textbook.masks -->...<!-- /table -->   a section of docs/textbook.yaml
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -91,8 +92,7 @@ def count_of(of: str) -> int:
         ranking = (ROOT / "experiments/ranking/ranking.yaml").read_text(encoding="utf-8")
         return sum("control" not in arm for arm in yaml.safe_load(ranking)["arms"].values())
     assert of == "statements"
-    page = (ROOT / "docs/textbook.md").read_text(encoding="utf-8")
-    return len(re.findall(r"^\| (?!what is taught|---)", page, re.MULTILINE))
+    return sum(len(rows) for rows in statements().values())
 
 
 def cell(name: str, prediction: str | None, kind: str | None) -> str:
@@ -191,6 +191,43 @@ def table_of_floors() -> str:
 
 
 @cache
+def statements() -> dict[str, list[dict[str, Any]]]:
+    """Name of a table of docs/textbook.md -> its rows, from docs/textbook.yaml."""
+    return yaml.safe_load((ROOT / "docs/textbook.yaml").read_text(encoding="utf-8"))
+
+
+def table_of_statements(section: str) -> str:
+    """A table of docs/textbook.md; its cells may have marks."""
+    head = "| what is taught, and where | verdict | what we found, and its condition | shown by |"
+    return "\n".join([head, "|---|---|---|---|", *map(statement_line, statements()[section])])
+
+
+def statement_line(row: Mapping[str, Any]) -> str:
+    """A sentence with its sources below it, the verdict, what we found, and what shows it."""
+    claim = row.get("claim")
+    says = f"<!-- {claim}.says --><!-- / -->" if claim else row["says"]
+    verdict = verdict_of_claim(claim) if claim else f"**{row['verdict']}**"
+    taught = "<br>".join([says, *map(quotation, row.get("sources", []))])
+    shown = row.get("shown", f"`attnlab reproduce {claim}`")
+    return f"| {taught} | {verdict} | {row['found']} | {shown} |"
+
+
+def verdict_of_claim(claim: str) -> str:
+    """The marks of a verdict, of its reach, and of how many predictions could surprise."""
+    marks = (f"<!-- {claim}{of} --><!-- / -->" for of in ("", ".reach", ".risk"))
+    verdict, reach, risk = marks
+    return f"{verdict}<br>{reach}<br>at risk: {risk}"
+
+
+def quotation(source: Mapping[str, str]) -> str:
+    """The words of a source, its address, its own condition, and how they fare."""
+    told = f"— [{source['who']}]({source['address']}), {source['where']}: “{source['quote']}”"
+    if condition := source.get("condition"):
+        told += f" *Its condition:* {condition}."
+    return f"{told} *As quoted:* {source['fares']}."
+
+
+@cache
 def table_of_variant(name: str) -> str:
     """The verdicts on a variant of the ranking, a row for each task."""
     return variant_table(*judged_variant(ROOT / "experiments" / "ranking", name), name)
@@ -201,6 +238,8 @@ def filled_table(name: str) -> str:
     kind, _, of = name.partition(".")
     if kind == "ranking":
         return table_of_variant(of)
+    if kind == "textbook":
+        return table_of_statements(of)
     tables = {
         "measures": table_of_measures,
         "floors": table_of_floors,

@@ -1,10 +1,10 @@
-"""Build docs/lab.html, the lab in a browser, from docs/lab and the published experiments.
+"""Build docs/lab.html, the lab in a browser, from lab/ and the published experiments.
 
     python scripts/lab.py              # writes docs/lab.html
     python scripts/lab.py --check      # exit code 1 if docs/lab.html is not what would be built
 
-The page is one file: the engine and the page of docs/lab, the packaged text, and for each lesson
-of docs/lab/lessons.yaml what the repository says today: settings composed by Hydra, published
+The page is one file: lab/engine and lab/page, the packaged text, and for each lesson of
+lab/page/lessons.yaml what the repository says today: settings composed by Hydra, published
 losses by seed, the verdict on the claim. No number on the page is written by hand.
 """
 
@@ -31,21 +31,27 @@ from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.reach import reach_line
 from attnlab.claims.rows import Rows
-from attnlab.settings.roles import flat
+from attnlab.settings.roles import flat, in_present_words
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "docs" / "lab"
+ENGINE = ROOT / "lab" / "engine"
+PAGE_SOURCE = ROOT / "lab" / "page"
 PAGE = ROOT / "docs" / "lab.html"
 TEXT = ROOT / "src" / "attnlab" / "data" / "tinyshakespeare.txt.xz"
 
 # The scripts of the worker, in the order of their use; the page shows them in the order of SHOWN.
-ENGINE = (
+SCRIPTS = (
     *("rng.js", "operations.js", "layers.js", "attention.js", "model.js", "training.js"),
     *("measures.js", "worker.js"),
 )
+# The scripts of the page, in the order of their use.
+PAGE_SCRIPTS = (
+    *("elements.js", "addresses.js", "texts.js", "heads.js", "words.js"),
+    *("models.js", "charts.js", "maps.js", "page.js"),
+)
 # The settings that the engine reads, by group.
 READ = {
-    "model": ["n_layer", "n_head", "n_embd", "block_size"],
+    "model": ["n_layer", "n_head", "n_embd", "block_size", "init"],
     "attn": ["kernel", "scale", "may_attend", "window", "heads", "head_init"],
     "data": ["batch_size"],
     "optim": ["lr", "min_lr", "warmup_steps", "betas", "weight_decay"],
@@ -58,10 +64,9 @@ FIXED = {
     "model.norm": "layer_norm",
     "model.activation": "gelu",
     "model.mlp_ratio": 4,
-    "model.learned_positions": True,
+    "model.positions": "learned",
     "model.smear": 0,
     "model.wide_embedding": None,
-    "model.init": "unit",
     "model.qk_std": None,
     "attn._target_": "SelfAttention",
     "attn.head_size": None,
@@ -88,7 +93,7 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     """What `python train.py` composes from overrides, under dotted keys."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         settings = OmegaConf.to_container(compose("train", [*overrides]), resolve=True)
-    return flat(settings)
+    return flat(in_present_words(settings))
 
 
 def engine_settings(overrides: Iterable[str]) -> dict[str, Any]:
@@ -210,7 +215,7 @@ class LessonRun:
 
 def read_entries() -> dict[str, dict[str, Any]]:
     """The lessons of lessons.yaml by name."""
-    return dict(yaml.safe_load((SOURCE / "lessons.yaml").read_text(encoding="utf-8")))
+    return dict(yaml.safe_load((PAGE_SOURCE / "lessons.yaml").read_text(encoding="utf-8")))
 
 
 def runs_of(name: str) -> list[LessonRun]:
@@ -239,7 +244,10 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     published = published_by(entry["claim"])
     own = entry.get("settings", [])
     numbers = {kind: Numbers(kind, published, own) for kind in ("median", "gap", "seeds")}
-    words = {key: entry[key] for key in ("switch", "question", "answers", "meaning", "judge")}
+    words = {
+        key: entry[key]
+        for key in ("switch", "question", "answers", "meaning", "judge", "explains")
+    }
     return words | {
         "id": name,
         "claim": entry["claim"],
@@ -277,6 +285,28 @@ def arm(run: LessonRun, claim: str, same_run: str | None) -> dict[str, Any]:
     }
 
 
+def own_settings() -> dict[str, Any]:
+    """What an experiment of one's own may choose, with the settings of each choice."""
+    own = yaml.safe_load((PAGE_SOURCE / "own.yaml").read_text(encoding="utf-8"))
+    variants = [
+        {"variant": name, "about": about, "attn": own_run([f"attn={name}"])["attn"]}
+        for name, about in own["variants"].items()
+    ]
+    sizes = [
+        {"id": name, **size, "settings": own_run(size["words"].split())}
+        for name, size in own["sizes"].items()
+    ]
+    first = sizes[0]["settings"]
+    rate_and_steps = {"rate": first["optim"]["lr"], "steps": first["trainer"]["max_steps"]}
+    defaults = own["defaults"] | rate_and_steps
+    return own | {"variants": variants, "sizes": sizes, "defaults": defaults}
+
+
+def own_run(words: list[str]) -> dict[str, Any]:
+    """The settings of a small model with further words."""
+    return engine_settings(["preset=micro", *words])
+
+
 def packed_text() -> str:
     """The text as gzip in base64, which browsers unpack."""
     text = lzma.decompress(TEXT.read_bytes())
@@ -289,6 +319,12 @@ def unpacked(page: str) -> tuple[str, bytes]:
     return before + after, gzip.decompress(base64.b64decode(packed))
 
 
+def plain_script(module: str) -> str:
+    """A module as a part of one script, which browsers also run from a file."""
+    without = re.sub(r"^import [^;]*;$", "", module, flags=re.MULTILINE)
+    return re.sub(r"^export ", "", without, flags=re.MULTILINE).strip()
+
+
 def data_script(kind: str, attributes: str, content: str) -> str:
     """A script element that holds data; `</` would end it."""
     if "</script" in content.lower():
@@ -299,14 +335,20 @@ def data_script(kind: str, attributes: str, content: str) -> str:
 def built_page() -> str:
     """The page as one file."""
 
-    def source(name: str) -> str:
-        return (SOURCE / name).read_text(encoding="utf-8")
+    def engine(name: str) -> str:
+        return (ENGINE / name).read_text(encoding="utf-8")
 
-    lessons = json.dumps(read_lessons(), ensure_ascii=False).replace("<", "\\u003c")
-    wasm = "".join(source("operations.wasm.base64").split())
+    def source(name: str) -> str:
+        return (PAGE_SOURCE / name).read_text(encoding="utf-8")
+
+    def as_json(content: Any) -> str:
+        return json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
+
+    wasm = "".join(engine("operations.wasm.base64").split())
     data = [
-        *(data_script("text/plain", f'data-source="{name}"', source(name)) for name in ENGINE),
-        data_script("application/json", 'id="lessons"', lessons),
+        *(data_script("text/plain", f'data-source="{name}"', engine(name)) for name in SCRIPTS),
+        data_script("application/json", 'id="lessons"', as_json(read_lessons())),
+        data_script("application/json", 'id="own-settings"', as_json(own_settings())),
         data_script("text/plain", 'id="wasm"', wasm),
         data_script("text/plain", 'id="text"', packed_text()),
     ]
@@ -314,7 +356,7 @@ def built_page() -> str:
     parts = {
         "/*STYLE*/": source("page.css").strip(),
         "<!--DATA-->": "\n".join(data),
-        "/*PAGE*/": source("page.js").strip(),
+        "/*PAGE*/": "\n".join(plain_script(source(name)) for name in PAGE_SCRIPTS),
     }
     for place, content in parts.items():
         before, found, after = page.partition(place)

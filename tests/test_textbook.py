@@ -1,4 +1,7 @@
-"""Facts of docs/textbook.md that no claim measures; its last column names the tests."""
+"""Facts of docs/textbook.md that no claim measures, and the form of its sources.
+
+The last column of the page names the tests.
+"""
 
 import math
 import re
@@ -13,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnlab.attention import AttentionConfig, SelfAttention, attention, bidirectional, causal
 from attnlab.attention.scores import additive
 from attnlab.claims.work import composed
+from scripts.fill_pages import statements
 
 ROOT = Path(__file__).parents[1]
 
@@ -274,6 +278,21 @@ def test_the_cosine_of_input_and_output_is_that_of_unrelated_vectors():
     unrelated = F.cosine_similarity(normal(20_000, 64, seed=1), normal(20_000, 64, seed=2), dim=-1)
     assert unrelated.abs().mean() == pytest.approx(0.10, abs=0.005)
     assert torch.stack(sizes).mean() == pytest.approx(float(unrelated.abs().mean()), abs=0.02)
+
+
+SOURCED = [row for name, rows in statements().items() if name != "unsourced" for row in rows]
+
+
+@pytest.mark.parametrize("row", SOURCED, ids=lambda row: row.get("claim") or row["says"])
+def test_a_source_has_words_an_address_and_a_place(row):
+    for source in row["sources"]:
+        assert set(source) - {"condition"} == {"quote", "who", "address", "where", "fares"}
+        assert all(source.values())
+        assert re.fullmatch(r"https://[\w.-]+\.[a-z]+(/[\w./~-]*)?(#[\w-]+)?", source["address"])
+
+
+def test_a_sentence_without_a_source_is_listed_as_one():
+    assert not [row for row in statements()["unsourced"] if "sources" in row]
 
 
 def test_every_test_that_the_page_names_is_there():

@@ -6,7 +6,6 @@ attnlab.compare(runs)
 """
 
 import contextlib
-import html
 import linecache
 import os
 import re
@@ -14,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -22,16 +22,17 @@ import pandas as pd
 from attnlab.errors import BadInput
 from attnlab.files import JsonObject
 from attnlab.interrupts import interrupts_wait
-from attnlab.runs.compare import Comparison
+from attnlab.runs.compared_runs import ComparedRuns, compared_runs
 from attnlab.runs.frame import read_run, read_runs
+from attnlab.runs.losses import judge_table
 from attnlab.settings.roles import MAIN, last_of, value_as_typed
 
 if TYPE_CHECKING:  # imported when something is trained
     import lightning.pytorch as L
-    from matplotlib.figure import Figure
 
     from attnlab.model import GPT
     from attnlab.settings.source import CodeBeside
+    from attnlab.training.workers import Workers
 
 Defined = Callable[..., object]  # a class or a function
 
@@ -134,38 +135,27 @@ def sweep(
     with the first reason if a run failed; the others are trained first.
     """
     with interrupts_wait():
-        from joblib import Parallel, delayed
-
         from attnlab.settings import source  # noqa: F401  # and with it torch
         from attnlab.settings.words import explanation  # noqa: F401  # and with it Hydra
-        from attnlab.training.sweep_progress import end_with, runs_at_once
+        from attnlab.training.sweep_progress import runs_at_once
+        from attnlab.training.workers import Workers
 
     asked = _asked(overrides, settings, config_dir)
     _warn_of_unseen(asked.of_main)
     each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
     devices = last_of(asked.overrides).get("trainer.devices", "=1").partition("=")[2]
     jobs = min(jobs or runs_at_once(devices), len(each))
-    if jobs == 1:
-        ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
-    else:
-        lines = _lines_of(asked.of_main)
-        worker = delayed(_train_in_worker)
-        parallel = Parallel(
-            n_jobs=jobs,
-            backend="loky",
-            return_as="generator_unordered",
-            initializer=end_with,
-            initargs=(os.getpid(),),
-        )
-        ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
     reasons = []
-    for n, (folder, reason) in enumerate(ended, start=1):
-        print(f"{n} of {len(each)}: {folder or reason}", flush=True)
-        if reason:
-            reasons.append(reason)
-        else:
-            folders.append(folder)
+    with Workers(jobs) as workers:
+        in_order = map(_train_or_say_why, each)
+        ended = in_order if jobs == 1 else _train_in_workers(workers, asked.of_main, each)
+        for n, (folder, reason) in enumerate(ended, start=1):
+            print(f"{n} of {len(each)}: {folder or reason}", flush=True)
+            if reason:
+                reasons.append(reason)
+            else:
+                folders.append(folder)
     if reasons:
         raise BadInput(f"{len(reasons)} of {len(each)} runs failed, the first one: {reasons[0]}")
     return read_runs(*folders)
@@ -178,7 +168,7 @@ def compare(
     where: Sequence[str] = (),
     within: float | None = None,
     columns: Sequence[str] = (),
-) -> "ComparedRuns":
+) -> ComparedRuns:
     """Compare runs with their baseline, seed by seed, as `attnlab compare` does.
 
     Args:
@@ -187,74 +177,35 @@ def compare(
 
     Raises BadInput where the command would print a sentence.
     """
-    from attnlab.runs.best_rate import at_best
-    from attnlab.runs.compare import compare as compare_frame
-
     with interrupts_wait():
         import attnlab.runs.figure  # noqa: F401  # which a notebook shows next
 
-    frame = _frame_of(runs)
-    may_differ: tuple[str, ...] = ()
-    chosen = ""
-    if best is not None:
-        frame, may_differ, chosen = at_best(frame, best)
-    conditions = [where] if isinstance(where, str) else [*where]
-    compared = compare_frame(frame, baseline, may_differ, conditions)
-    return ComparedRuns(compared, tuple(columns), within, chosen)
+    return compared_runs(
+        _frame_of(runs),
+        baseline=baseline,
+        best=best,
+        where=[where] if isinstance(where, str) else where,
+        within=within,
+        columns=columns,
+    )
 
 
-@dataclass(frozen=True)
-class ComparedRuns:
-    """A comparison, as table, sentences, picture and data; a notebook shows all of it."""
+def judge(
+    frame: pd.DataFrame, baseline: str | None = None, within: float | None = None
+) -> ComparedRuns:
+    """Judge the losses of any training script by the rule of `compare`, as `attnlab judge` does.
 
-    comparisons: list[Comparison]
-    columns: tuple[str, ...] = ()
-    within: float | None = None
-    best: str = ""  # what `best` chose, in words
+    Args:
+        frame: a row for each run and seed, with the columns `run` (what was run), `seed` (a whole
+            number) and `value` (a loss, so lower is better; NaN or infinite if the run diverged).
+            Of a column `step`, the last one of each run and seed counts. `unit` names the unit.
+            Other columns are not read.
+        baseline: what the others are compared with; by default what the first row names.
+        within: also judge whether two losses are equal within so much.
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each setting, with all digits."""
-        from attnlab.runs.tables import comparison_table
-
-        return comparison_table(self.comparisons, self.columns, self.within)
-
-    @property
-    def sentences(self) -> list[str]:
-        """What was found, in words."""
-        from attnlab.runs.report import all_sentences
-
-        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
-
-    def figure(self) -> "Figure":
-        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
-        from attnlab.plotting.drawing import styled
-        from attnlab.runs.figure import draw_comparison
-
-        with styled():
-            return draw_comparison(self.comparisons)
-
-    def to_dict(self) -> dict[str, object]:
-        """What `attnlab compare --json` prints."""
-        from attnlab.runs.document import comparison_document
-
-        return comparison_document(self.comparisons, self.columns, self.within, self.best)
-
-    def __repr__(self) -> str:
-        from attnlab.runs.tables import as_text
-
-        return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
-
-    def _repr_html_(self) -> str:
-        from attnlab.pages.comparison import picture_of
-        from attnlab.runs.tables import four_digits, readable_cells
-
-        rows = readable_cells(self.table).set_index("run").rename_axis(None)
-        parts = [rows.to_html(na_rep="", border=0, float_format=four_digits)]
-        parts += [f"<p>{html.escape(said)}</p>" for said in self.sentences]
-        with contextlib.suppress(BadInput):  # no run has a loss
-            parts.append(picture_of(self.comparisons))
-        return "\n".join(parts)
+    Raises BadInput for a table that cannot be judged, such as one without seeds.
+    """
+    return judge_table(frame, baseline, within)
 
 
 def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:
@@ -323,11 +274,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The overrides of each run of a sweep; BadInput for wrong grammar."""
     from hydra.errors import HydraException
 
+    from attnlab.settings.typed import for_hydra
     from attnlab.settings.words import explanation
     from attnlab.training.sweep_progress import runs_of
 
     try:
-        runs = runs_of(overrides, {})
+        runs = runs_of([*map(for_hydra, overrides)], {})
     except HydraException as error:
         raise BadInput(explanation(error, overrides)) from error
     if runs is None:
@@ -364,8 +316,23 @@ def _train_or_say_why(asked: Asked) -> tuple[str, str]:
     try:
         return str(_train(asked, quiet=True).folder), ""
     except Exception as error:  # of the user's code; the other runs go on
-        reason = str(error) if isinstance(error, BadInput) else repr(error)
-        return "", f"{' '.join(asked.overrides)}: {reason}"
+        return "", _why_failed(asked, error)
+
+
+def _why_failed(asked: Asked, error: BaseException) -> str:
+    """The words of a run of a sweep, and why it failed."""
+    reason = str(error) if isinstance(error, BadInput) else repr(error)
+    return f"{' '.join(asked.overrides)}: {reason}"
+
+
+def _train_in_workers(
+    workers: "Workers", of_main: Mapping[str, Defined], each: Sequence[Asked]
+) -> Iterator[tuple[str, str]]:
+    """The same for each run, as they end."""
+    in_worker = partial(_train_in_worker, lines=_lines_of(of_main), path=sys.path)
+    for (asked,), future in workers.each(in_worker, ((asked,) for asked in each)):
+        error = future.exception()  # the process itself ended
+        yield ("", _why_failed(asked, error)) if error else future.result()
 
 
 def _train_in_worker(

@@ -94,6 +94,12 @@ def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees 
     return out(w, mixed(v, dots(q, k, power), sees=sees))
 
 
+def model_scale(w: Weights, x: Array, H: int, *, power: float = -0.5) -> Array:
+    """softmax(Q K^T / sqrt(C)) V: the width of x for that of a head."""
+    q, k, v = projected(w, x, H)
+    return out(w, mixed(v, lambda h, i, j: q[h][i] @ k[h][j] * x.shape[1] ** power))
+
+
 def grouped(w: Weights, x: Array, H: int, *, G: int, power: float = -0.5) -> Array:
     """G heads of keys and values, each for H/G neighboring queries (Ainslie et al. 2023, 2.2)."""
     C, rows = x.shape[1], linear_map(w, "qkv", x)
@@ -169,6 +175,22 @@ def alibi(s: Array, i: int, h: int, w: Weights, x: Array, *, first: int = 1) -> 
     """softmax(q_i K^T + m [-(i - 1), ..., -1, 0]), m = 2^(-8h/H) (Press et al. 2022, sec. 3), of
     four heads."""
     return softmax(s + 2 ** (-8 * (h + first) / 4) * np.arange(-i, 1))
+
+
+@of_rows
+def relative_bias(
+    s: Array, i: int, h: int, w: Weights, x: Array, *, n: int = 32, far: int = 128, ahead: int = 0
+) -> Array:
+    """softmax(s + b[bucket(i - j), h]), with half of n buckets for one distance each, the others
+    logarithmic up to `far` (Raffel et al. 2020, sec. 2.1)."""
+    table, half = w["bias"].reshape(n, -1), n // 2
+
+    def bucket(d: int) -> int:
+        if d < half:
+            return d
+        return min(n - 1, math.floor(half + half * math.log(d / half, far / half)))
+
+    return softmax(s + np.array([table[bucket(i - j + ahead), h] for j in range(len(s))]))
 
 
 @of_rows
@@ -544,6 +566,8 @@ CASES = {
     **dict.fromkeys(("identical_heads", "identical_qkv"), dot({"power": -1})),
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
+    "model_scale": Case(model_scale, {}, [{"power": -1}]),
+    "relative_bias": Case(relative_bias, {}, [{"ahead": 1}]),
     "flipped": dot({"sees": PAST}, sees=(0, math.inf)),
     "bidirectional": dot({"sees": PAST}, sees=ALL),
     "peek_one": dot({"sees": PAST}, sees=(math.inf, 1)),

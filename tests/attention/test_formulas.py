@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnlab.attention import delta, entmax15, sparsemax
-from tests.attention.formulas import CASES, Array, delta_product
+from tests.attention.formulas import CASES, Array, delta_product, model_scale, relative_bias
 from tests.attention.layers import DELTA, B, D, H, T, layer_of, memo_of, x_of
 
 PLANTED = [(name, planted) for name, case in CASES.items() for planted in case.planted]
@@ -57,6 +57,27 @@ def test_a_product_of_writes_decays_once_for_each_position(decay: str) -> None:
     )
     np.testing.assert_allclose(ours, right, rtol=1e-10, atol=1e-10)
     assert np.abs(ours - twice).max() > 1e-3
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+def test_the_scale_of_the_width_is_the_same_for_every_number_of_heads(heads: int) -> None:
+    layer, x = layer_of("model_scale", heads=heads), x_of()
+    w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
+    ours = layer(x)[0].detach().numpy()
+    np.testing.assert_allclose(ours, model_scale(w, x[0].numpy(), heads), rtol=1e-10, atol=1e-10)
+
+
+def test_distances_beyond_half_of_the_buckets_share_one_by_the_logarithm() -> None:
+    layer, x = layer_of("relative_bias", buckets=8, farthest=9), x_of()
+    w = {name: weight.detach().numpy() for name, weight in layer.named_parameters()}
+    ours = layer(x)[0].detach().numpy()
+    right, wrong = (relative_bias(w, x[0].numpy(), H, n=8, far=far) for far in (9, 10))
+    np.testing.assert_allclose(ours, right, rtol=1e-10, atol=1e-10)
+    assert np.abs(ours - wrong).max() > 1e-3
+    # Those of the authors' code for T5's own 32 buckets up to 128.
+    distances = torch.tensor([-3, 0, 15, 16, 18, 19, 31, 32, 64, 112, 113, 127, 128, 10**6])
+    of_t5 = [0, 0, 15, 16, 16, 17, 21, 21, 26, 30, 31, 31, 31, 31]
+    assert layer_of("relative_bias").bucket(distances).tolist() == of_t5
 
 
 WEIGHTS = ["softmax1", "sigmoid", "top_k", "sparsemax", "entmax15", "stick_breaking"]

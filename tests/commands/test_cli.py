@@ -14,7 +14,8 @@ from tests.conftest import SMALL
 from tests.data.test_corpus import bpe
 from tests.invented import write_run
 
-VERBS = "train runs compare sample look explore evaluate board checkup reproduce rank".split()
+SHOWING = "sample look explore evaluate board".split()
+VERBS = ["train", "runs", "compare", "judge", *SHOWING, "checkup", "reproduce", "rank"]
 MADE = ("probes=default", "logger=tensorboard")  # instead of none
 TRAINING = [x for x in SMALL if x.split("=")[0] not in ("probes", "logger")]
 

@@ -57,7 +57,9 @@ class Within(TypedDict):
     __pydantic_config__ = STRICT  # type: ignore[misc]
     verdict: str
     decided_by: int
+    holm: str | None
     forecast: Forecast | None
+    why_no_forecast: str
 
 
 class Keeps(TypedDict):
@@ -87,7 +89,9 @@ class Setting(TypedDict):
     difference: Difference | None
     by_seed: list[Pair]
     decided_by: int
+    holm: str | None
     forecast: Forecast | None
+    why_no_forecast: str
     smallest_difference_of_ten: float | None
     within: Within | None
     keeps: Keeps | None
@@ -98,6 +102,8 @@ class Compared(Head):
     settings: list[Setting]
     sentences: list[str]
     within: float | None
+    unit: str
+    chance_of_any_wrong_verdict: float
     best: list[str]
 
 

@@ -48,7 +48,7 @@ def make_targets() -> list[str]:
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "attncheck/README.md"]
 DOCUMENTS += ROOT.glob("docs/**/*.md")
-DOCUMENTS += [*ROOT.glob("docs/**/[0-9]_*.py"), *ROOT.glob("experiments/**/*.md")]
+DOCUMENTS += [*ROOT.glob("docs/**/[0-9]*_*.py"), *ROOT.glob("experiments/**/*.md")]
 PAGES = {file: file.read_text(encoding="utf-8") for file in sorted(DOCUMENTS)}
 COMMANDS = {command: file for file, text in PAGES.items() for command in commands_in(text)}
 
@@ -85,10 +85,16 @@ def test_links_lead_somewhere(file: Path) -> None:
     assert broken(file, PAGES[file]) == []
 
 
-@pytest.mark.parametrize("file", [ROOT / "docs/playground.html"], ids=names)
+@pytest.mark.parametrize("file", [*ROOT.glob("docs/*.html")], ids=names)
 def test_links_of_a_html_page_lead_somewhere(file: Path) -> None:
-    links = re.findall(r'href="([^"]+)"', file.read_text(encoding="utf-8"))
-    assert links and [link for link in links if not (file.parent / link).exists()] == []
+    text = file.read_text(encoding="utf-8")
+    files = [file.parent / link for link in re.findall(r'href="([^"]+)"', text)]
+    assert [link for link in files if not link.exists()] == []
+    pages = re.findall(r'data-page="([^"]+)"', text)  # links on the site, see docs/conf.py
+    sources = [
+        [file.parent / f"{page}{kind}" for kind in (".md", ".py", ".html")] for page in pages
+    ]
+    assert pages and [found for found in sources if not any(map(Path.exists, found))] == []
 
 
 def test_a_broken_link_shows() -> None:
@@ -201,7 +207,7 @@ def test_a_preset_of_the_sizes_of_nanogpt_names_what_its_start_differs_in(preset
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]_*.py")), ids=names)
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]*_*.py")), ids=names)
 def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
     """Its numbers are checked by its own assertions; it prints them, and names its figures."""
     done = subprocess.run(

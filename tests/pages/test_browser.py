@@ -18,7 +18,7 @@ from attnlab.pages.explorer import explore
 from attnlab.plotting.maps import shades
 from attnlab.probes.capture import View
 from attnlab.probes.history import as_history, snapshot
-from attnlab.runs.compare import compare
+from attnlab.runs.compared_runs import compared_runs
 from attnlab.runs.frame import read_runs
 from tests.invented import write_run
 
@@ -201,7 +201,7 @@ def test_the_page_of_a_comparison(tmp_path: Path, dark: bool) -> None:
     seen.figures = all("svg").map((x) => x.getBoundingClientRect().width);
     """
     for seen in visit(
-        tmp_path, comparison_page(compare(read_runs(tmp_path / "lab"))), do, dark=dark
+        tmp_path, comparison_page(compared_runs(read_runs(tmp_path / "lab"))), do, dark=dark
     ):
         assert len(seen["figures"]) == 1 and min(seen["figures"]) > 300
         assert len(seen["leak"]) == 1 and seen["leak"][0] <= seen["width"]  # without scrolling

@@ -11,7 +11,7 @@ from attnlab.pages.attention_maps import equal_heads, saturated_layers, where_it
 from attnlab.pages.comparison import comparison_page
 from attnlab.probes.capture import View
 from attnlab.probes.history import as_history, snapshot
-from attnlab.runs.compare import compare
+from attnlab.runs.compared_runs import compared_runs
 from attnlab.runs.frame import read_runs
 from tests.invented import write_run
 
@@ -83,7 +83,7 @@ def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:
         for variant, loss in (("sdpa", 2.0), ("<b>own", 2.1)):
             losses = [3.0, 2.5, loss]
             write_run(tmp_path, variant, seed, loss, curves={"val/loss": losses})
-    text = comparison_page(compare(read_runs(tmp_path)))
+    text = comparison_page(compared_runs(read_runs(tmp_path)))
     assert "<b>own" not in text and "&lt;b&gt;own" in text
     assert "<h1>&lt;b&gt;own, compared with sdpa</h1>" in text
     assert "2 seeds are too few for a verdict" in text and "seed=range(10)" in text

@@ -44,6 +44,15 @@ def test_a_model_trains_and_is_measured(variant: str, monkeypatch: pytest.Monkey
         assert parameter.grad is not None and parameter.grad.device == META, name
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+def test_a_model_trains_with_other_positions(
+    positions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = gpt("sdpa", positions=positions)
+    with as_on_gpu(monkeypatch):
+        trains_and_is_measured(net, META)
+
+
 # ---- planted errors in a layer
 
 

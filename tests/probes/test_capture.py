@@ -43,9 +43,9 @@ class Told(nn.Module):
         return (near / near.sum(-1, keepdim=True)).expand(len(x), 1, T, T)
 
 
-def gpt(variant: Any, n_layer: int = 2) -> GPT:
+def gpt(variant: Any, n_layer: int = 2, **given: Any) -> GPT:
     attn = attention_factory(settings(variant)) if isinstance(variant, str) else variant
-    net = GPT(attn, 7, block_size=T, n_layer=n_layer, n_head=H, n_embd=C)
+    net = GPT(attn, 7, block_size=T, n_layer=n_layer, n_head=H, n_embd=C, **given)
     init_weights(net, 0)
     return net
 

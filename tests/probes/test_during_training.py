@@ -63,6 +63,10 @@ def test_what_a_run_logs_and_records(train: Any) -> None:
     assert probes["attn/entropy"] == pytest.approx(last["attn/entropy"], rel=1e-6)
     heads = [last[f"attn/future_mass/L{n}H{h}"] for n in (0, 1) for h in (0, 1)]
     assert probes["attn/future_mass"] == pytest.approx(sum(heads) / 4, rel=1e-6)
+    largest = [last[f"attn/max_score/L{n}H{h}"] for n in (0, 1) for h in (0, 1)]
+    assert probes["attn/max_score"] == pytest.approx(max(largest), rel=1e-6)
+    assert [point.step for point in points["val/max_logit"]] == [2, 4]
+    assert probes["max_logit"] == pytest.approx(last["val/max_logit"], rel=1e-6) and max(largest)
     assert [image.step for image in events.Images("pattern/L1H0 to H1")] == [0, 2, 4]
     samples = events.Tensors("sample/text_summary")
     assert [sample.step for sample in samples] == [2, 4]

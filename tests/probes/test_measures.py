@@ -115,6 +115,25 @@ def score_std(scores: Tensor, mask: Tensor, less: int = 1) -> Any:
     return np.sqrt(np.mean(variances, axis=0))
 
 
+def max_score(scores: Tensor, mask: Tensor, unseen: bool = False) -> list[float]:
+    """The largest score of a head among those of visible keys."""
+    found = []
+    for h in range(H):
+        found.append(
+            max(
+                float(scores[b, h, t, j])
+                for b, t, j in np.ndindex(B, T, T)
+                if mask[t, j] or unseen
+            )
+        )
+    return found
+
+
+def max_logit(logits: Tensor, least: float = 0.0) -> float:
+    """The largest absolute number."""
+    return max(abs(x) for x in logits.flatten().tolist()) + least
+
+
 def pattern_similarity(pattern: Tensor, mask: Tensor, even: float = 1.0) -> Any:
     """Cosines between heads, without the weights that a blind head would give."""
     rows = counted(mask)
@@ -176,6 +195,8 @@ WHOLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "induction_mass": (induction_mass, (PAST, IDS), 0),
     "row_sum_error": (sums_are_one, (SIGNED,), 0.0),
     "score_std": (score_std, (INPUTS, CAUSAL), 0),
+    "max_score": (max_score, (INPUTS, CAUSAL), True),
+    "max_logit": (max_logit, (LOGITS,), 0.1),
     "pattern_similarity": (pattern_similarity, (PAST, CAUSAL), 0.0),
     "js_divergence": (js_divergence, (PAST, CAUSAL), 0.5),
     "effective_heads": (effective_heads, (OUTPUTS + 2,), 0.0),

@@ -121,7 +121,7 @@ def test_one_seed_counts_once(tmp_path: Path, way: str, place: str) -> None:
     assert len(frame) == 12 and len(base.runs) == len(other.runs) == len(other.pairs) == 3
     assert other.interval[0] == pytest.approx(0.11) and len(other.group.repeats) == 3
     table = comparison_table([base, other]).set_index("run")
-    assert table.n.tolist() == [3, 3] and table.better[other.label] == "0 of 3"
+    assert table.n.tolist() == [3, 3] and table.seeds[other.label] == "3 of 3 worse"
     (said,) = [x for x in all_sentences([base, other]) if "repeat" in x]
     assert said.startswith("6 runs") and "losses differ" not in said
     assert run_table(frame).run.str.contains("(repeated)", regex=False).sum() == 6
@@ -144,7 +144,7 @@ def test_ten_verdicts_need_ten_seeds(tmp_path: Path) -> None:
             write_run(tmp_path / sweep, "sdpa", seed, 2.0)
             write_run(tmp_path / sweep, "unscaled", seed, 2.1)
     _, other = compare(read_runs(tmp_path))
-    assert other.decision == ("open", 0) and len(other.pairs) == 4
+    assert other.decision() == ("open", 0) and len(other.pairs) == 4
 
 
 def test_which_of_two_runs_counts_and_that_they_differ(tmp_path: Path) -> None:
@@ -208,3 +208,22 @@ def test_a_run_that_has_logged_nothing_hides_no_curve(
     lines, labels = axes.get_legend_handles_labels()
     finite = [np.isfinite(line.get_ydata()).any() for line in lines]
     assert [label for label, seen in zip(labels, finite, strict=True) if seen] == drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "pairs", "said"),
+    [
+        ({"documents": True, "source": "a"}, 2, ""),  # the same predictions
+        ({"documents": True, "source": "b"}, 0, "other predictions"),
+        ({"documents": True, "source": "a", "batch_size": 3}, 0, "other settings"),
+    ],
+)
+def test_losses_of_other_predictions_are_not_compared(
+    tmp_path: Path, settings: dict[str, object], pairs: int, said: str
+) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "sdpa", seed, 2.0, settings={"data": {"source": "a"}})
+        write_run(tmp_path, "sdpa", seed, 1.9, "data.documents=true", settings={"data": settings})
+    compared = compare(read_runs(tmp_path), baseline="documents=null", may_differ=[])
+    (other,) = [c for c in compared if not c.is_baseline]
+    assert len(other.pairs) == pairs and said in other.why

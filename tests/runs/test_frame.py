@@ -37,6 +37,24 @@ def test_a_row_has_settings_metrics_and_status(lab: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("former", "present", "same"),
+    [
+        ({"learned_positions": False}, {"positions": "none"}, True),
+        ({"learned_positions": True}, {"positions": "learned"}, True),
+        ({"learned_positions": None, "positions": "none"}, {"positions": "none"}, True),
+        ({"learned_positions": False}, {"positions": "learned"}, False),
+    ],
+)
+def test_a_run_of_an_earlier_version_has_the_settings_of_this_one(
+    tmp_path: Path, former: dict[str, object], present: dict[str, object], same: bool
+) -> None:
+    for seed, model in enumerate((former, present)):
+        write_run(tmp_path, "sdpa", seed, 2.0, settings={"model": model})
+    old, new = read_runs(tmp_path)["settings"]
+    assert (old == new) == same
+
+
+@pytest.mark.parametrize(
     ("where", "n"),
     [
         (["attn=sdpa"], 3),

@@ -11,12 +11,19 @@ import pytest
 
 from attnlab.runs.compare import compare
 from attnlab.runs.frame import read_runs
-from attnlab.runs.more_seeds import answer_chances, forecast, smallest_difference
+from attnlab.runs.more_seeds import (
+    answer_chances,
+    forecast,
+    smallest_difference,
+    why_no_forecast,
+)
 from attnlab.runs.report import all_sentences
 from attnlab.runs.seed_statistics import (
     LOOKS,
     Answer,
-    answers_within,
+    answer_of,
+    chance_of_wrong_verdict,
+    stand_after_holm,
     verdict_chances,
     verdict_of,
 )
@@ -80,7 +87,7 @@ def test_chances_are_those_of_all_continuations(seen: int) -> None:
 def test_what_a_seed_says_to_equal(
     differences: list[float], margin: float, answers: list[Answer]
 ) -> None:
-    assert answers_within(differences, margin) == answers
+    assert [answer_of(x, -margin, margin) for x in differences] == answers
 
 
 @pytest.mark.parametrize(
@@ -109,6 +116,11 @@ def test_equal_within(tmp_path: Path, differences: list[float], verdict: str, wi
     assert ("differ by more than 0.02 nats" in said) == (within == "unequal")
 
 
+def bounds(margin: float | None) -> tuple[float, float]:
+    """Of the question whether a loss is worse or, with a margin, whether two are equal."""
+    return (0.0, math.inf) if margin is None else (-margin, margin)
+
+
 def needed(differences: np.ndarray, margin: float | None) -> np.ndarray:
     """The number of seeds at which the rule decides, by row; infinite if it does not."""
     inside = differences > 0 if margin is None else abs(differences) < margin
@@ -134,8 +146,7 @@ def needed_by_half(mean: float, margin: float | None) -> float:
 @pytest.mark.parametrize(("mean", "margin"), CLEAR + CLOSE)
 def test_the_estimate_is_that_of_a_simulation(mean: float, margin: float | None) -> None:
     """At the true mean and spread, it is what a simulation of the rule needs."""
-    chances = answer_chances([mean - 1, mean, mean + 1], margin)
-    assert chances is not None
+    chances = answer_chances([mean - 1, mean, mean + 1], *bounds(margin))
     looks = verdict_chances([], chances)
     likely = [n for n, of in looks.items() if of["confirmed"] + of["refuted"] >= 0.5]
     assert (likely or [math.inf])[0] == needed_by_half(mean, margin)
@@ -146,7 +157,7 @@ def test_nine_seeds_estimate_it_within_a_factor(mean: float, margin: float | Non
     """In the median, within a factor of 1.5; "not even 40" counts as 60."""
     estimates = []
     for seen in np.random.default_rng(1).normal(mean, 1.0, (21, 9)):
-        found = forecast(seen.tolist(), margin)
+        found = forecast(seen.tolist(), *bounds(margin))
         assert found is not None
         estimates.append(found.seeds or 60)
     ratio = median(estimates) / min(60, needed_by_half(mean, margin))
@@ -162,14 +173,14 @@ def test_the_smallest_difference_is_shown_in_four_of_five_cases() -> None:
 
 @pytest.mark.parametrize("differences", [[0.1, 0.2], [0.1, 0.1, 0.1], [math.inf] * 3, []])
 def test_no_estimate_without_a_spread(differences: list[float]) -> None:
-    assert forecast(differences) is None
+    assert forecast(differences) is None and why_no_forecast(differences)
 
 
 def test_diverged_seeds_stay_as_frequent() -> None:
     chances = answer_chances([0.5, 1.5, 1.0, math.inf])
-    assert chances is not None
-    assert chances["yes"] == pytest.approx(1.0, abs=0.02) and sum(chances.values()) == 1
-    assert answer_chances([-0.5, -1.5, -1.0, math.inf])["yes"] > 0.25  # type: ignore[index]
+    assert chances["yes"] == pytest.approx(1.0, abs=0.02)
+    assert sum(chances.values()) == pytest.approx(1)
+    assert answer_chances([-0.5, -1.5, -1.0, math.inf])["yes"] > 0.25
 
 
 @pytest.mark.parametrize(
@@ -189,3 +200,36 @@ def test_unequal_budgets_are_said(tmp_path: Path, arms: dict[str, int], said: st
     file.write_text(json.dumps(json.loads(file.read_text()) | arms))
     sentences = " ".join(all_sentences(compare(read_runs(tmp_path))))
     assert said in sentences and ("budgets are unequal" in sentences) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("look", "wrong"), [(10, Fraction(2, 2**10)), (40, 2 * falsely_equal(Fraction(1, 2)))]
+)
+def test_the_chance_of_a_wrong_verdict_is_exact(look: int, wrong: Fraction) -> None:
+    assert chance_of_wrong_verdict(look) == pytest.approx(float(wrong), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("chances", "stands"),
+    [
+        ([], []),
+        ([0.05], [True]),
+        ([0.06], [False]),
+        ([0.01, 0.04, 0.03, 0.005], [True, False, False, True]),  # .03 > .05 / 2
+        ([0.03, 0.01], [True, True]),  # .01 <= .05 / 2, then .03 <= .05
+        ([0.002] * 25, [True] * 25),
+        ([0.002] * 26, [False] * 26),
+        ([0.001] + [1.0] * 49, [True] + [False] * 49),
+    ],
+)
+def test_holm_by_hand(chances: list[float], stands: list[bool]) -> None:
+    assert stand_after_holm(chances) == stands
+
+
+def test_settings_that_differ_in_nothing_are_rarely_called_different() -> None:
+    """Of many families of verdicts on noise alone, fewer than the bound have a wrong one."""
+    families = 400
+    draws = np.random.default_rng(2).normal(0.0, 1.0, (families, 8, 10))
+    alike = (draws > 0).all(axis=2) | (draws < 0).all(axis=2)
+    bound = 8 * chance_of_wrong_verdict(10)
+    assert alike.any(axis=1).mean() == pytest.approx(bound, abs=4 * math.sqrt(bound / families))

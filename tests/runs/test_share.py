@@ -108,7 +108,7 @@ def test_sentence_table_and_figure_say_the_same(tmp_path: Path) -> None:
     table = comparison_table(compared).set_index("run")
     assert table.keeps["unscaled"] == pytest.approx(0.05) and table.keeps["none"] == 0
     assert "5 %" in as_text(comparison_table(compared))
-    (said,) = [x for x in report.summary(compared).split("\n") if "what attention gives" in x]
+    (said,) = [x for x in report.all_sentences(compared) if "what attention gives" in x]
     assert said.startswith("unscaled keeps 5 %") and "at this learning rate" in said
     (shown,) = (x for x in draw_comparison(compared).axes if "attention gives" in x.get_title())
     assert [x.get_text() for x in shown.get_yticklabels()] == ["unscaled", "none"]
@@ -129,7 +129,7 @@ def test_a_comparison_without_a_share_says_why(
 ) -> None:
     sweep(tmp_path / "lab", kept, **measures)
     compared = compare(read_runs(tmp_path))
-    (said,) = [x for x in report.summary(compared).split("\n") if "No share" in x]
+    (said,) = [x for x in report.all_sentences(compared) if "No share" in x]
     assert fact in said
     table = comparison_table(compared).set_index("run")
     assert math.isnan(table.keeps["unscaled"])
@@ -151,7 +151,7 @@ def test_best_rates_are_said_to_be_best(tmp_path: Path) -> None:
             for variant, loss in (("none", 2.5), ("sdpa", 2.1), ("unscaled", 2.3 + worse)):
                 write_run(tmp_path / "lab", variant, seed, loss, f"optim.lr={rate}")
     frame, may_differ, _ = at_best(read_runs(tmp_path), "lr")
-    said = report.summary(compare(frame, may_differ=may_differ))
+    said = " ".join(report.all_sentences(compare(frame, may_differ=may_differ)))
     assert "keeps 50 % of what attention gives at their best rates" in said
 
 

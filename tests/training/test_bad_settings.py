@@ -88,6 +88,12 @@ OF_ATTNLAB = [
     ("model.bias=7", "bias"),
     ("model.init=xavier", "xavier"),
     ("model.qk_std=-1", "qk_std"),
+    ("model.positions=rotary", "positions"),
+    ("model.positions=sinusoidal model.n_embd=15 model.n_head=1", "n_embd"),
+    ("model.positions=sinusoidal model.learned_positions=true", "learned_positions"),
+    ("attn=relative_bias attn.buckets=7", "buckets"),
+    ("attn=hybrid model.n_layer=1", "attn.layers"),
+    ("attn=relative_bias attn.farthest=16", "farthest"),
     ("seed=99999999999999999999", "seed"),
     ("name=${oc.env:NOT_SET}", "NOT_SET"),
     (

@@ -19,7 +19,7 @@ from attnlab.training.config import read_config
 from tests.conftest import settings
 
 Train = Callable[..., Any]
-TINY = ("preset=micro", "model.n_embd=16", "model.block_size=16", "model.learned_positions=false")
+TINY = ("preset=micro", "model.n_embd=16", "model.block_size=16", "model.positions=none")
 STILL = ("optim.lr=1e-12", "optim.min_lr=0", "optim.weight_decay=0")
 
 
@@ -29,9 +29,15 @@ def state(run: Any) -> dict[str, torch.Tensor]:
     return weights
 
 
-@pytest.mark.parametrize("variant", ["sdpa", "rotary", "alibi", "linear", "gated_delta_net"])
-def test_the_first_positions_of_a_longer_text_have_the_same_logits(variant: str) -> None:
-    config = read_config(settings(*TINY, f"attn={variant}"))
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("attn=sdpa", "attn=rotary", "attn=alibi", "attn=linear", "attn=gated_delta_net"),
+        *("attn=relative_bias", "model.positions=sinusoidal"),
+    ],
+)
+def test_the_first_positions_of_a_longer_text_have_the_same_logits(words: str) -> None:
+    config = read_config(settings(*TINY, words))
     net = config.model(20).eval()
     ids = torch.randint(20, (3, 40))
     with torch.no_grad():
@@ -60,8 +66,8 @@ def test_all_parameters_without_initial_values_are_named() -> None:
 
 
 def test_a_length_without_positions_is_refused() -> None:
-    config = read_config(settings(*TINY, "model.learned_positions=true"))
-    with pytest.raises(BadInput, match="learned_positions=false"):
+    config = read_config(settings(*TINY, "model.positions=learned"))
+    with pytest.raises(BadInput, match="positions=none"):
         at_length(config.model(20), config.settings.model, config.settings.attn, 17)
 
 
@@ -87,7 +93,7 @@ def test_loss_and_accuracy_by_position_are_those_of_a_loop() -> None:
 
 
 def test_a_run_measures_at_the_lengths_it_is_told(train: Train) -> None:
-    overrides = ("model.learned_positions=false", "attn=rotary", "data.eval_lengths=[8,16,24]")
+    overrides = ("model.positions=none", "attn=rotary", "data.eval_lengths=[8,16,24]")
     metrics = train(*overrides).metrics
     assert [len(x["by_position"]) for x in metrics["by_length"].values()] == [8, 16, 24]
     assert metrics["by_length"]["16"]["loss"] == pytest.approx(metrics["val_loss"], rel=1e-5)

@@ -15,9 +15,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
-from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation
+from .outcomes import REFUSALS, CannotCheck, Passed, in_one_line, in_words
+from .states import EVALUATION, TRAINING, State, Weights
 from .subject import Sizes, Subject, compared_columns, is_rounding, prepared, steady
+from .visits import Visits
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
 # cache. `real` (B, T) is 1 for tokens and 0 for padding, of all tokens so far.
@@ -350,52 +351,42 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     The remarks are those on the step; further ones are added to a copy.
     """
     __tracebackhide__ = True
-    remarks = [*remarks]
-    not_tried: list[str] = []
-    states: list[str] = []
+    visits = Visits(tried, "a cache ", remarks=[*remarks])
     excused: set[str] = set()  # names of plans
     rounds = False
-    for state in CACHE_STATES if tried.weights else (EVALUATION,):
+    for state in visits.through(CACHE_STATES):
         is_left_out = state != EVALUATION and not tried.effort.every_state
         if decoding.only_padded and (state.training or is_left_out):
             continue
         if rounds and state.weights is not Weights.OWN:
-            not_tried.append(f"a cache {state}, for it rounds")
+            visits.not_tried.append(f"a cache {state}, for it rounds")
             continue
-        try:
-            plans = _check_state(tried, state, decoding, excused)
-        except REFUSALS as error:
-            if state == EVALUATION or isinstance(error, CheckFailed):
-                raise
-            not_tried.append(f"a cache {state}: {in_one_line(error)}")
-            continue
-        states.append(str(state))
-        # What a ring has no room for is told once; larger weights hide what one pass reads.
-        excused |= {wrong.plan.name for wrong in plans.wrong}
-        remarks += [f"not in long steps, as in a ring without room: {x}" for x in plans.wrong]
-        if state == EVALUATION:
-            not_tried += plans.refused
-            remarks += plans.rounded[:1]
-            rounds = bool(plans.rounded)
+        with visits.visit(state) as there, torch.no_grad():
+            plans = _check_state(there, decoding, excused)
+            # What a ring has no room for is told once; larger weights hide what one pass reads.
+            excused |= {wrong.plan.name for wrong in plans.wrong}
+            visits.remarks += [
+                f"not in long steps, as in a ring without room: {x}" for x in plans.wrong
+            ]
+            if state == EVALUATION:
+                visits.not_tried += plans.refused
+                visits.remarks += plans.rounded[:1]
+                rounds = bool(plans.rounded)
     if not can_reorder(tried, decoding.step):
-        not_tried.append("another order of rows in the cache, as in beam search")
-    said = "decoding with a cache gives the outputs of one pass"
-    return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
+        visits.not_tried.append("another order of rows in the cache, as in beam search")
+    return visits.passed("decoding with a cache gives the outputs of one pass")
 
 
-def _check_state(
-    tried: Subject, state: State, decoding: Decoding, excused: set[str]
-) -> PlansTried:
-    """What the plans show in one state, without wrong steps of those that are excused; CheckFailed
-    if a wrong step is not that of a ring."""
+def _check_state(tried: Subject, decoding: Decoding, excused: set[str]) -> PlansTried:
+    """What the plans show in the state of a subject, without wrong steps of those that are
+    excused; CheckFailed if a wrong step is not that of a ring."""
     __tracebackhide__ = True
-    with tried.put(state) as there, torch.no_grad():
-        without_graph = replace(steady(there), state=replace(state, grad=False))
-        plans = _try_plans(without_graph, decoding)
-        if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
-            raise CannotCheck("outputs are not finite in this precision")
-        plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
-        _raise_unless_ring(without_graph, decoding, plans)
+    without_graph = replace(steady(tried), state=replace(tried.state, grad=False))
+    plans = _try_plans(without_graph, decoding)
+    if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
+        raise CannotCheck("outputs are not finite in this precision")
+    plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
+    _raise_unless_ring(without_graph, decoding, plans)
     return plans
 
 
@@ -465,13 +456,11 @@ def _raise_unless_ring(tried: Subject, decoding: Decoding, plans: PlansTried) ->
         return
     rows_mix = _reads_another_row(tried, decoding.step, faulty[0])
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
-    raise CheckFailed(
+    raise tried.failed(
         f"decoding with the cache gives other outputs than one pass, in {ways}",
-        beside_evaluation(tried.state),
         *_some_ways(faulty),
         which_steps_are_wrong(plans.ran, faulty),
         OTHER_ROWS if rows_mix else what_wrong_steps_read(reads),
-        state=str(tried.state),
     )
 
 

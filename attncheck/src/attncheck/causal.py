@@ -18,7 +18,7 @@ from .leaks import (
     record_modules,
 )
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State, Weights, beside_evaluation, changed
+from .states import EVALUATION, TRAINING, State, Weights, changed
 from .subject import (
     MOST_IDS,
     UNDECLARED,
@@ -30,6 +30,7 @@ from .subject import (
     relative,
     steady,
 )
+from .visits import Visits
 
 MAP = 48  # the largest map, in which every input is changed alone
 SURE = 0.01  # a change of this share is no rounding in the best precision
@@ -89,27 +90,13 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     said = f"nothing depends on later inputs; every suffix of sequences of {dense} was changed"
     if tried.prefix:
         said += f" from position {tried.prefix} on"
-    tried_states: list[str] = []
-    not_tried: list[str] = []
-    crashed = ""
+    visits = Visits(tried)
+    not_tried = visits.not_tried
     for state in causal_states(tried):
-        with tried.put(state) as there:
-            try:
-                refused = require_causal(steady(there), dense)
-                if state == EVALUATION:
-                    not_tried += refused
-            except (CheckFailed, CannotCheck) as failed:
-                if state == EVALUATION or isinstance(failed, CheckFailed):
-                    raise
-                not_tried.append(f"{state}: {failed}")
-            except REFUSALS as error:
-                if state == EVALUATION:
-                    raise
-                if state == TRAINING:
-                    crashed = f"{state} the model raises {in_one_line(error)}"
-                not_tried.append(f"{state}, in which it raises {in_one_line(error)}")
-            else:
-                tried_states.append(str(state))
+        with visits.visit(state) as there:
+            refused = require_causal(steady(there), dense)
+            if state == EVALUATION:
+                not_tried += refused
     if tried.length > dense:
         n = len(_affordable_cuts(tried, tried.length, dense))
         said += f", and {n} places in sequences of {tried.length}"
@@ -123,7 +110,10 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
         not_tried.append(
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
         )
-    return Passed(said, (), tuple(tried_states), tuple(not_tried), crashed)
+    crashed = ""
+    if TRAINING in visits.crashed:
+        crashed = f"{TRAINING} the model raises {visits.crashed[TRAINING]}"
+    return visits.passed(said, crashed)
 
 
 def _require_beyond_prefix(tried: Subject) -> None:
@@ -199,10 +189,7 @@ def _raise(tried: Subject, leak: "Leak | None") -> None:
     if leak is None:
         return
     description, map_ = leak_in_words(tried, leak)
-    raise CheckFailed(
-        description.what, beside_evaluation(tried.state), description.place, description.look,
-        map=map_, state=str(tried.state),
-    )  # fmt: skip
+    raise tried.failed(description.what, description.place, description.look, map=map_)
 
 
 def _gradients_switched(tried: Subject, dense: int) -> None:
@@ -211,7 +198,7 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     __tracebackhide__ = True
     rows = tried.batch(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
-    other = replace(tried, state=state, rows=rows)
+    other = replace(tried, state=state, rows=rows, held=True)  # it held the other way
     x = tried.draw(tried.effort.rows_switched, tried.usual_length)
     change = relative(other(x), tried(x))
     limit = max(1e-3, 10 * tried.tolerance)
@@ -220,10 +207,8 @@ def _gradients_switched(tried: Subject, dense: int) -> None:
     for T, cuts in _scans(other, dense):
         _raise(other, first_leak(other, T, cuts))
     if not tried.state.grad:
-        raise CheckFailed(
-            f"outputs with gradients differ from those without, by {change:.2g} of the std",
-            beside_evaluation(tried.state),
-            state=str(state),
+        raise other.failed(
+            f"outputs with gradients differ from those without, by {change:.2g} of the std"
         )
 
 
@@ -301,11 +286,7 @@ def _worst(
     if not bool(moved[:, judged].isfinite().all()):
         if tried.state.given:
             raise CannotCheck("outputs are NaN or infinite; see padding")
-        raise CheckFailed(
-            f"outputs are NaN or infinite in sequences of {T}",
-            beside_evaluation(tried.state),
-            state=str(tried.state),
-        )
+        raise tried.failed(f"outputs are NaN or infinite in sequences of {T}")
     later = torch.arange(T) >= torch.tensor(cuts)[:, None]  # (N, T)
     largest = float(moved[:, judged].max())
     early = moved.where(~later & judged, 0.0) / (largest or 1.0)
@@ -361,11 +342,9 @@ def check_prefixes(tried: Subject) -> list[str]:
             refused.append(n)
             why = why or in_one_line(error)
             continue
-        raise CheckFailed(
+        raise tried.failed(
             f"the first {n} of {L} inputs alone give other outputs, by {change:.2g} of their std",
-            beside_evaluation(tried.state),
             "look for positions, a mask, its fill or a statistic that depend on the length",
-            state=str(tried.state),
         )
     if not refused:
         return []
@@ -443,13 +422,12 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
         cuts = [cut for cut in (1, 2, 3, middle) if tried.prefix <= cut < T]
         for _ in range(tried.effort.texts_enlarged):
             if leak := first_leak(there, T, cuts):
-                raise CheckFailed(
+                raise there.failed(
                     f"with weights 10,000 times as large, outputs at {leak.places[0]} depend on "
                     f"inputs from {leak.cut} on, as if blocked scores were a finite -1e4",
                     place_of_leak(there, leak.x, leak.changed, leak.cut),
                     "fill with -inf or torch.finfo(dtype).min, after a softcap",
                     grave=False,
-                    state=str(there.state),
                 )
     said = "nothing depends on later inputs with weights 10,000 times as large"
     return Passed(said, states=(str(State(weights=Weights.HUGE)),))

@@ -12,12 +12,14 @@ from typing_extensions import Unpack
 
 from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
-from .states import EVALUATION, TRAINING, State, beside_evaluation, seed_all
+from .states import TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared
+from .visits import Visits
 
 Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
 LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B, T)
-LOSS_MODES = (EVALUATION, TRAINING)
+WITH_GRADIENTS = State(grad=True)
+LOSS_MODES = (WITH_GRADIENTS, TRAINING)
 LIKE_OTHERS = 0.02  # a label that counts by a smaller share more or less counts like others
 IGNORED_LABEL = -100
 NEXT_TOKENS = "targets are the next tokens"
@@ -90,23 +92,15 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
         if name != "labels":
             return _given_shifted(tried, labeled, name)
     told: list[str] = []
-    remarks: list[str] = []
-    states: list[str] = []
-    not_tried: list[str] = []
+    visits = Visits(tried, "a loss ")
+    remarks = visits.remarks
     for state in LOSS_MODES:
-        with tried.put(replace(state, grad=True)) as there:
-            try:
-                said, remark = _targets_of(there, loss, ids_are_labels=ids_are_labels)
-            except REFUSALS as error:
-                if state == EVALUATION or isinstance(error, CheckFailed):
-                    raise
-                not_tried.append(f"a loss {state}: {in_one_line(error)}")
-                continue
-        told = told or said
-        if remark and remark not in remarks:
-            remarks.append(remark if state == EVALUATION else f"{remark}, {state}")
-        states.append(str(state))
-    return Passed("; ".join(told), tuple(remarks), tuple(states), tuple(not_tried))
+        with visits.visit(state) as there:
+            said, remark = _targets_of(there, loss, ids_are_labels=ids_are_labels)
+            told = told or said
+            if remark and remark not in remarks:
+                remarks.append(f"{remark}, {state}" if there.held else remark)
+    return visits.passed("; ".join(told))
 
 
 def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[list[str], str]:
@@ -118,18 +112,15 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
     slope_of_logits = _slope_by_logits(value, logits)
     if slope_of_logits is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
-    training = tried.state.training  # after evaluation mode, in which targets are right
-    where = beside_evaluation(TRAINING) if training else ""
     shift = _shift_of(ids, _lowest(slope_of_logits))
     if shift != 1:
-        may_be_meant = shift == 0 and not training
+        may_be_meant = shift == 0 and not tried.state.training
         look = "the logits at t must be compared with token t + 1"
         if may_be_meant and ids_are_labels:
             look += ", unless the caller shifts the labels"
-        said = _shift_in_words(shift)
-        raise CheckFailed(said, where, look, grave=not may_be_meant, state=str(tried.state))
+        raise tried.failed(_shift_in_words(shift), look, grave=not may_be_meant)
     if ids_are_labels:
-        _require_end_ignored(tried, ids, slope_of_logits, where)
+        _require_end_ignored(tried, ids, slope_of_logits)
     told = [NEXT_TOKENS]
     for name, y in others:
         slope = _slope_by_logits(value, y)
@@ -138,7 +129,7 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
         shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
-    _require_one_softmax(tried, value, logits, slope_of_logits, where)
+    _require_one_softmax(tried, value, logits, slope_of_logits)
     remark = labels_in_words(label_weights(logits, slope_of_logits), ids, 1)
     return told, remark
 
@@ -212,24 +203,20 @@ def labels_in_words(weights: Tensor | None, labels: Tensor, shift: int) -> str:
     return f"the loss counts {which} with {size} times the weight of most"
 
 
-def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor, where: str = "") -> None:
+def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor) -> None:
     """CheckFailed if the last position learns a token, though none follows."""
     __tracebackhide__ = True
     learned = _learned_token(slope[0, -1])
     if learned is None:
         return
     token = "the first token of its row" if learned == int(ids[0, 0]) else f"token {learned}"
-    raise CheckFailed(
+    raise tried.failed(
         f"the last position learns {token}, though none follows",
-        where,
         "after torch.roll, the last target must be -100",
-        state=str(tried.state),
     )
 
 
-def _require_one_softmax(
-    tried: Subject, value: Tensor, logits: Tensor, slope: Tensor, where: str = ""
-) -> None:
+def _require_one_softmax(tried: Subject, value: Tensor, logits: Tensor, slope: Tensor) -> None:
     """CheckFailed if a loss is the mean cross entropy of a softmax of the logits (B, T, V)."""
     __tracebackhide__ = True
     learned = _lowest(slope).flatten().to(logits.device)
@@ -246,11 +233,9 @@ def _require_one_softmax(
     # nearer. Their slopes differ by a factor of V.
     rest = (slope.flatten(0, 1).to(again.device) - slope_of_twice).norm()
     if same_value and bool(rest <= 0.01 * slope_of_twice.norm()):
-        raise CheckFailed(
+        raise tried.failed(
             "the loss is the cross entropy of softmax(logits), so the softmax is applied twice",
-            where,
             "give the logits to the cross entropy",
-            state=str(tried.state),
         )
 
 
@@ -279,7 +264,7 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
 
 def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     """Which token the logits at t are compared with, of a model that may want shifted targets."""
-    with tried.put(State(grad=True)) as there:
+    with tried.put(WITH_GRADIENTS) as there:
         seen: list[Tensor] = []
 
         def with_others(model: Model, x: Tensor) -> Tensor:
@@ -296,11 +281,10 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
     weights = label_weights(y, slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
-        raise CheckFailed(
+        raise there.failed(
             f"the logits at t are compared with none of {name}",
             "look for a view that exchanges time and vocabulary, or for a loss of other logits",
             grave=False,
-            state=str(EVALUATION),
         )
     _require_one_softmax(tried, value, y, slope)
     if shifts[0] == 1:
@@ -312,7 +296,7 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
         remark = labels_in_words(weights, seen[-1], shifts[0])
         return Passed(said, (remark,) if remark else ())
     said = f"the logits at t are compared with {name} at t + {shifts[0]}"
-    raise CheckFailed(said.replace("+ -", "- "), grave=False, state=str(EVALUATION))
+    raise there.failed(said.replace("+ -", "- "), grave=False)
 
 
 def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
@@ -385,30 +369,22 @@ def check_labels_ignored(
             and _takes(tried, loss, -1)
         ):
             ignored = -1  # as in nanoGPT
-    states: list[str] = []
-    not_tried: list[str] = []
     said = f"labels of {ignored} count neither in the loss nor in its gradient"
-    for state in LOSS_MODES:
-        with tried.put(replace(state, grad=True)) as there:
-            try:
-                told = _labels(there, loss, ignored)
-            except REFUSALS as error:
-                if isinstance(error, CheckFailed):
-                    raise
-                if state == EVALUATION:
-                    raise CannotCheck(
-                        f"labels of {ignored} are refused: {in_one_line(error)}"
-                    ) from error
-                not_tried.append(f"labels of {ignored} {state}: {in_one_line(error)}")
-                continue
-        said = told or said
-        states.append(str(state))
-    return Passed(said, states=tuple(states), not_tried=tuple(not_tried))
+    visits = Visits(tried, f"labels of {ignored} ")
+    try:
+        for state in LOSS_MODES:
+            with visits.visit(state) as there:
+                said = _labels(there, loss, ignored) or said
+    except REFUSALS as error:
+        if isinstance(error, CheckFailed):
+            raise
+        raise CannotCheck(f"labels of {ignored} are refused: {in_one_line(error)}") from error
+    return visits.passed(said)
 
 
 def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
     """Whether the model takes a label."""
-    with tried.put(EVALUATION) as there:
+    with tried.put(WITH_GRADIENTS) as there:
         ids = there.draw(1, there.fitting(24))
         labels = ids.clone()
         labels[:, :4] = ignored
@@ -449,7 +425,6 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
         """Whether the loss of all is the mean of both, of which the first counts by a share."""
         return abs(share * a + (1 - share) * b - both) <= 1e-4 * spread
 
-    where = beside_evaluation(TRAINING) if tried.state.training else ""
     is_mean = is_mean_of_parts(n_a / (n_a + n_b))
     if not is_mean:  # some labels may count more than others
         share = _share_by_slope(tried, loss, ids, labels, labels.where(early, ignored))
@@ -459,17 +434,14 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
         twice = _loss_of_text_twice(tried, loss, ids, labels)
         if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
             return f"labels of {ignored} are ignored; the loss is a sum"
-        raise CheckFailed(
+        raise tried.failed(
             f"labels of {ignored} are not ignored: the loss of {n_a + n_b} labels is {both:.4g}, "
             f"that of the first {n_a} alone {a:.4g} and of the others {b:.4g}",
-            where,
             _what_counts(tried, loss, ids, labels, early, ignored, summed=is_sum),
-            state=str(tried.state),
         )
     trained = _trained_where_ignored(tried, loss, ids, labels.where(early, ignored))
     if trained:
-        said = f"labels of {ignored} are not ignored: {trained}"
-        raise CheckFailed(said, where, state=str(tried.state))
+        raise tried.failed(f"labels of {ignored} are not ignored: {trained}")
     return ""
 
 

@@ -18,11 +18,11 @@ from .states import (
     TRAINING,
     State,
     Weights,
-    beside_evaluation,
     changed_by_a_call,
     seed_all,
 )
 from .subject import SizesAndCall, Subject, call_with_given, is_rounding, prepared, relative
+from .visits import Visits
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
@@ -47,45 +47,45 @@ def assert_deterministic(
 def check_deterministic(tried: Subject) -> Passed:
     """The same inputs give the same outputs, see `assert_deterministic`."""
     __tracebackhide__ = True
-    with tried.put(State(own_dtype=True)) as there:
+    visits = Visits(tried)
+    with visits.visit(State(own_dtype=True)) as there:
         x = there.draw(1, there.usual_length)
-        _require_memoryless(replace(there, seeded=True), x)
-        first = there(x)
-        second = there(x)
-    change = relative(second, first)
-    if change > SAME_OUTPUTS:
-        raise CheckFailed(
-            f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
-            f"std, but the same with the same random seed",
-            "look for dropout or noise that is on: F.scaled_dot_product_attention ignores eval()"
-            if tried.weights
-            else "call eval() first; no torch module is known behind this function",
-            state=str(EVALUATION),
-        )
-    with tried.put(State(own_dtype=True)) as there:
+        require_memoryless(there, x)
+        require_same_twice(there, x)
         _require_the_same_after_other_lengths(there, x)
         _require_the_same_with_given(there, x)
-    said = "in evaluation mode the same inputs give the same outputs"
-    if not tried.weights:
-        return Passed(said, states=(str(EVALUATION),))
-    remarks: list[str] = []
-    not_tried: list[str] = []
-    with tried.put(TRAINING) as there:
-        try:
-            if _require_memoryless(replace(there, seeded=True), x):
-                remarks.append("in training mode outputs depend on the number of earlier calls")
-        except REFUSALS as error:
-            if isinstance(error, CheckFailed):
-                raise
-            not_tried.append(f"training mode, in which it raises {in_one_line(error)}")
-    states = [EVALUATION] if not_tried else [EVALUATION, TRAINING]
-    return Passed(said, tuple(remarks), tuple(map(str, states)), tuple(not_tried))
+    if tried.weights:
+        with visits.visit(TRAINING) as there:
+            if require_memoryless(there, x):
+                visits.remarks.append(
+                    "in training mode outputs depend on the number of earlier calls"
+                )
+    return visits.passed("in evaluation mode the same inputs give the same outputs")
 
 
-def _require_memoryless(tried: Subject, x: Tensor) -> bool:
-    """Whether outputs depend on how many calls were before; CheckFailed if they depend on the
-    inputs of those calls. The subject is seeded, so that chance is the same."""
+def require_same_twice(tried: Subject, x: Tensor) -> None:
+    """CheckFailed if x gets other outputs the second time in evaluation mode, of a model that
+    remembers nothing."""
     __tracebackhide__ = True
+    with tried.restoring():
+        first = tried(x)
+        change = relative(tried(x), first)
+    if not change > SAME_OUTPUTS:  # NaN is another fault
+        return
+    raise tried.failed(
+        f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
+        "std, but the same with the same random seed",
+        "look for dropout or noise that is on: F.scaled_dot_product_attention ignores eval()"
+        if tried.weights
+        else "call eval() first; no torch module is known behind this function",
+    )
+
+
+def require_memoryless(tried: Subject, x: Tensor) -> bool:
+    """Whether outputs depend on how many calls were before; CheckFailed if they depend on the
+    inputs of those calls."""
+    __tracebackhide__ = True
+    tried = replace(tried, seeded=True)  # so that chance is the same
 
     def after(before: Tensor | None) -> Tensor:
         with tried.restoring():
@@ -97,13 +97,10 @@ def _require_memoryless(tried: Subject, x: Tensor) -> bool:
     later = after(x)
     change = relative(after(tried.other(x)), later)
     if change > SAME_OUTPUTS:
-        mode = "in training mode" if tried.state.training else "in evaluation mode"
-        raise CheckFailed(
-            f"{mode}, outputs depend on the inputs of earlier calls, by {change:.2g} of "
-            f"their std, even with the same random seed",
-            "in evaluation mode they do not" if tried.state.training else "",
+        raise tried.failed(
+            f"outputs depend on the inputs of earlier calls, by {change:.2g} of their std, even "
+            "with the same random seed",
             _what_changes("a call", tried, x),
-            state=str(tried.state),
         )
     return relative(fresh, later) > SAME_OUTPUTS
 
@@ -118,8 +115,7 @@ def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
     for before, then in ((x, x[:, :short]), (x[:, :short], x)):
         said = _other_after(tried, before, then)
         if said:
-            changes = _what_changes("such a call", tried, before)
-            raise CheckFailed(said, changes, state=str(EVALUATION))
+            raise tried.failed(said, _what_changes("such a call", tried, before))
 
 
 def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
@@ -138,10 +134,7 @@ def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
 
     first = outputs(then)
     if not first.isfinite().all():
-        T = then.shape[1]
-        raise CheckFailed(
-            f"outputs are NaN or infinite in sequences of {T}", state=str(EVALUATION)
-        )
+        raise tried.failed(f"outputs are NaN or infinite in sequences of {then.shape[1]}")
     try:
         after = outputs(before, then)
     except REFUSALS as error:
@@ -172,7 +165,8 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
         after_plain = tried(x)
     for name, optional in tried.optional.items():
         judged = optional.judged(x.shape[1])
-        given = replace(tried, call=partial(call_with_given, tried.call, optional))
+        call = partial(call_with_given, tried.call, optional)
+        given = replace(tried, call=call, state=replace(tried.state, given=name))
         with tried.restoring():
             first = given(x)[:, judged]
             again = given(x)[:, judged]
@@ -181,19 +175,16 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
             continue  # see `assert_padding_ignored`
         change = relative(again, first)
         if change > SAME_OUTPUTS:
-            raise CheckFailed(
-                f"in evaluation mode, with {name}, the same inputs give different outputs, by "
-                f"{change:.2g} of their std",
+            raise given.failed(
+                f"the same inputs give different outputs, by {change:.2g} of their std",
                 "look for dropout that is on where the mask is used",
-                state=str(State(given=name)),
             )
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
-            raise CheckFailed(
+            raise given.failed(
                 f"after a call with {name}, outputs of calls without it are others, by "
                 f"{change:.2g} of their std",
                 _what_changes("such a call", given, x),
-                state=str(State(given=name)),
             )
 
 
@@ -214,23 +205,30 @@ def check_rows_independent(tried: Subject) -> Passed:
     if tried.rows == 1:
         raise CannotCheck("the model takes one sequence at a time")
     with tried.put(EVALUATION) as there:
-        said = rows_mixed(there)
-        if said:
-            raise CheckFailed(
-                said,
-                "look for a statistic over the batch, or for batch and time that are exchanged "
-                "(batch_first=True)",
-                state=str(EVALUATION),
-            )
-        x = there.draw(tried.batch(tried.effort.rows_mixed), there.usual_length)
-        # Dropout that is on in evaluation mode drops others in another batch or row.
-        if relative(there(x), there(x)) <= SAME_OUTPUTS:
-            said = "" if tried.exact else other_alone(there, x)
-            said = said or other_in_another_row(there, x)
-            if said:
-                raise CheckFailed(said, state=str(EVALUATION))
+        require_rows_apart(there)
     said = "rows of a batch do not depend on each other"
     return Passed(said, states=(str(EVALUATION),))
+
+
+def require_rows_apart(tried: Subject) -> None:
+    """CheckFailed if a row depends on another one or, in evaluation mode, on where in a batch it
+    is."""
+    __tracebackhide__ = True
+    said = rows_mixed(tried)
+    if said:
+        raise tried.failed(
+            said,
+            "look for a statistic over the batch, or for batch and time that are exchanged "
+            "(batch_first=True)",
+        )
+    x = tried.draw(tried.batch(tried.effort.rows_mixed), tried.usual_length)
+    # Chance, as of dropout that is on, drops others in another batch or row.
+    if tried.state.training or relative(tried(x), tried(x)) > SAME_OUTPUTS:
+        return
+    said = "" if tried.exact else _other_alone(tried, x)
+    said = said or _other_in_another_row(tried, x)
+    if said:
+        raise tried.failed(said)
 
 
 def rows_mixed(tried: Subject) -> str:
@@ -241,11 +239,7 @@ def rows_mixed(tried: Subject) -> str:
     other = tried.other(x)
     whole = whole_batch(x)
     if not bool(whole.isfinite().all()):
-        raise CheckFailed(
-            f"outputs are NaN or infinite in sequences of {tried.length}",
-            beside_evaluation(tried.state),
-            state=str(tried.state),
-        )
+        raise tried.failed(f"outputs are NaN or infinite in sequences of {tried.length}")
     limit = max(1e-6, tried.tolerance) * float(whole.std())
     for row in range(B):
         changed_row = x.clone()
@@ -257,7 +251,7 @@ def rows_mixed(tried: Subject) -> str:
     return ""
 
 
-def other_alone(tried: Subject, x: Tensor) -> str:
+def _other_alone(tried: Subject, x: Tensor) -> str:
     """A sentence if the first row of x (B, T, ...) gets other outputs alone; "" if it does not."""
 
     def difference() -> Tensor:
@@ -269,7 +263,7 @@ def other_alone(tried: Subject, x: Tensor) -> str:
     return f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
 
 
-def other_in_another_row(tried: Subject, x: Tensor) -> str:
+def _other_in_another_row(tried: Subject, x: Tensor) -> str:
     """A sentence if the texts x (B, T, ...) get other outputs in other rows of the batch; "" if
     they do not."""
 
@@ -343,7 +337,7 @@ def check_modes_agree(tried: Subject) -> Passed:
         with tried.put(state) as there:
             there = replace(there, seeded=True, restored=True)
             mixed = rows_mixed(there) if tried.rows > 1 else ""
-            counts = _require_memoryless(replace(there, restored=False), x)
+            counts = require_memoryless(replace(there, restored=False), x)
         if mixed:
             why = f"in training mode {mixed}: a statistic of the batch"
         elif counts:

@@ -10,9 +10,10 @@ from typing_extensions import Unpack
 
 from .calls import DOCUMENTS, Call, Model, Own
 from .causal import require_causal
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import EVALUATION, TRAINING, State, beside_evaluation
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed
+from .states import EVALUATION, TRAINING, State
 from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative, steady
+from .visits import Visits
 
 # With gradients, evaluation mode may be on another path.
 PADDING_STATES = (EVALUATION, State(grad=True), TRAINING)
@@ -63,23 +64,15 @@ def check_padding_ignored(
     call = masked or mask_argument(tried)
     T = tried.fitting(min(24, tried.dense))
     sides = (side,) if side in PADDINGS else PADDINGS
-    said: list[str] = []
-    not_tried: list[str] = []
-    for state in PADDING_STATES if tried.weights else (EVALUATION,):
+    visits = Visits(tried, "padding ")
+    for state in visits.through(PADDING_STATES):
         every_side = state == EVALUATION or tried.effort.every_state
         some = sides if every_side else sides[:1]
-        try:
-            _in_some_precision(tried, state, some, call, T)
-        except REFUSALS as error:
-            if state == EVALUATION or isinstance(error, CheckFailed):
-                raise
-            not_tried.append(f"padding {state}, in which it raises {in_one_line(error)}")
-        else:
-            said.append(str(state))
-    said += _causal_beside_padding(tried, sides)
-    remarks = _against_the_row_alone(tried, sides, call, T)
-    what = f"padding is not read (mask: 1 = token): {', '.join(sides)}"
-    return Passed(what, tuple(remarks), tuple(said), tuple(not_tried))
+        with visits.noting(state):
+            _in_some_precision(replace(tried, held=bool(visits.states)), state, some, call, T)
+    visits.states += _causal_beside_padding(tried, sides)
+    visits.remarks += _against_the_row_alone(tried, sides, call, T)
+    return visits.passed(f"padding is not read (mask: 1 = token): {', '.join(sides)}")
 
 
 def padded_rows(side: str, T: int) -> Tensor:
@@ -165,13 +158,11 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         else:
             look = "keep them out of attention, of states, and of places that tokens compete for"
             grave = True
-        raise CheckFailed(
+        raise tried.failed(
             f"{where}, other inputs at the padding change the outputs of the rest by {change:.2g} "
             "of their std",
-            beside_evaluation(tried.state),
             look,
             grave=grave,
-            state=str(tried.state),
         )
 
 
@@ -300,30 +291,18 @@ def check_documents_separate(
     __tracebackhide__ = True
     if separator is None and call is None:
         call = documents_argument(tried)
-    states: list[str] = []
-    not_tried: list[str] = []
-    remarks: list[str] = []
-    for state in PACKED_MODES if tried.weights else (EVALUATION,):
-        with tried.put(state) as there:
-            try:
-                change = _documents(there, separator, call)
-            except REFUSALS as error:
-                if state == EVALUATION or isinstance(error, CheckFailed):
-                    raise
-                not_tried.append(f"documents {state}, in which it raises {in_one_line(error)}")
+    visits = Visits(tried, "documents ")
+    for state in visits.through(PACKED_MODES):
+        with visits.visit(state) as there:
+            change = _documents(there, separator, call)
+            if change <= 1e-3:
                 continue
-        states.append(str(state))
-        if change <= 1e-3:
-            continue
-        said = f"a packed document gets other outputs than alone, by {change:.2g} of their std"
-        if reset_positions:
-            raise CheckFailed(
-                said, "does something count from the first token of the row?", state=str(state)
-            )
-        if state == EVALUATION:
-            remarks.append(said)
-    said = "a document does not read those before it"
-    return Passed(said, tuple(remarks), tuple(states), tuple(not_tried))
+            said = f"a packed document gets other outputs than alone, by {change:.2g} of their std"
+            if reset_positions:
+                raise there.failed(said, "does something count from the first token of the row?")
+            if state == EVALUATION:
+                visits.remarks.append(said)
+    return visits.passed("a document does not read those before it")
 
 
 def _documents(
@@ -363,12 +342,10 @@ def _documents(
     crossing = ((moved > tolerance * moved.max()) & crosses).nonzero().tolist()
     if crossing:
         j, t = crossing[-1]
-        raise CheckFailed(
+        raise tried.failed(
             f"output {t} depends on input {j} ({len(crossing)} pairs), across the borders of "
             f"documents at {borders.tolist()}",
-            beside_evaluation(tried.state),
             "block keys of others, and reset what a shift, a convolution or a state carries",
-            state=str(tried.state),
         )
     if call is not None and tried.rows > 1 and not tried.exact:
         later = torch.bucketize(at, borders + 2, right=True)
@@ -402,12 +379,10 @@ def _require_own_documents(
         different[1 - own] = other
         change = relative(outputs(two, different)[own], outputs(two, alike)[own])
         if change > max(1e-6, tried.tolerance):
-            raise CheckFailed(
+            raise tried.failed(
                 f"the documents of row {1 - own} of a batch change the outputs of row {own}, by "
                 f"{change:.2g} of their std",
-                beside_evaluation(tried.state),
                 "use the documents of each row for itself",
-                state=str(tried.state),
             )
 
 

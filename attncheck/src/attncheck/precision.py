@@ -7,8 +7,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Model
-from .outcomes import CannotCheck, CheckFailed, Passed
-from .states import EVALUATION, State, beside_evaluation
+from .outcomes import CannotCheck, Passed
+from .states import EVALUATION, State
 from .subject import SizesAndCall, Subject, prepared, steady
 
 EXACT_INTEGERS = {"bfloat16": 256, "float16": 2048}  # up to which each is represented
@@ -80,9 +80,7 @@ def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
             look = ""
             if first >= counts:
                 look = f"are positions or angles computed in {name}, exact up to {counts} only?"
-            raise CheckFailed(
-                said, beside_evaluation(state), look, grave=False, state=str(own_state)
-            )
+            raise there.failed(said, look, grave=False)
 
 
 def _powers_up_to(most: int) -> list[int]:

@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -61,11 +61,11 @@ EVALUATION = State()
 TRAINING = State(training=True, grad=True, dropout=False)
 
 
-def beside_evaluation(state: State) -> str:
-    """A line of a message: in which state a fault was seen, and in which not; "" if in evaluation
-    mode with nothing else, which is tried first."""
-    if state == EVALUATION:
-        return ""
+def seen_in(state: State, *, held: bool) -> str:
+    """A line of a message: in which state a fault was seen and, if the property held in a plainer
+    one, in which not; "" of plain evaluation mode, which is tried first."""
+    if not held:
+        return "" if replace(state, grad=False, own_dtype=False) == EVALUATION else f"seen {state}"
     if state.training:
         otherwise = "in evaluation mode"
     elif state.given:

@@ -33,7 +33,7 @@ from .effort import (
     VERY_LARGE,
     Effort,
 )
-from .outcomes import PROBE_ERRORS, CannotCheck, in_one_line
+from .outcomes import PROBE_ERRORS, CannotCheck, CheckFailed, in_one_line
 from .states import (
     EVALUATION,
     LARGE,
@@ -44,6 +44,7 @@ from .states import (
     change_of,
     changed,
     seed_all,
+    seen_in,
     slightly_other,
 )
 
@@ -119,6 +120,7 @@ class Subject:
     seeded: bool = False  # seed before each call, so that chance is the same
     restored: bool = False  # restore the model after each call, which leaves something behind
     state: State = EVALUATION
+    held: bool = False  # whether the property held in a plainer state
     best: torch.dtype | None = None  # the dtype in which leaks stand out from rounding
     spared: frozenset[int] = frozenset()  # see `unwritten_weights`
     optional: dict[str, Given] = field(default_factory=dict)
@@ -266,6 +268,13 @@ class Subject:
             outputs = self(torch.cat([x[None], some]))
             parts.append((outputs[1:] - outputs[:1]).abs().amax(-1))
         return torch.cat(parts)
+
+    def failed(
+        self, what: str, *look: str, map: Tensor | None = None, grave: bool = True
+    ) -> CheckFailed:
+        """What the model lacks, and where to look; the second line says in which state it is."""
+        where = seen_in(self.state, held=self.held)
+        return CheckFailed(what, where, *look, map=map, grave=grave, state=str(self.state))
 
     def batch(self, wanted: int) -> int:
         """How many of the wanted sequences the model takes at once."""

@@ -30,6 +30,16 @@ def _turns(T: int, D: int, base: float, device: torch.device, dtype: torch.dtype
         return torch.polar(torch.ones_like(angles), angles).to(device, dtype)
 
 
+def sinusoids(T: int, C: int, device: torch.device, base: float = 10_000.0) -> Tensor:
+    """sin(t base^(-2i/C)) in channel 2i and cos in channel 2i + 1 of position t: (T, C) fp32.
+
+    These are the positional encodings of Vaswani et al. 2017, section 3.5. Turned by `rotate`,
+    the pairs of one position are those of another.
+    """
+    turns = _turns(T, C, base, device, torch.complex64)  # cos + i sin
+    return torch.stack([turns.imag, turns.real], -1).flatten(-2)
+
+
 def convolve(x: Tensor, taps: Tensor) -> Tensor:
     """y_t = sum over m of taps_m x_(t-m), zeros before the text: x (B, T, W), taps (K, W)."""
     K, T = len(taps), x.shape[1]

@@ -13,6 +13,7 @@ from attnlab.runs.seed_statistics import (
     LOOKS,
     Answer,
     Verdict,
+    answer_of,
     median_interval,
     most_against,
     verdict_chances,
@@ -24,21 +25,16 @@ FEWEST_JUDGED = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
 Bearing = Literal["for", "against", "control", "secondary", "shown"]
 
 
-def answer_of(value: float, low: float, high: float, always: bool = False) -> Answer:
+def answer_with(value: float, low: float, high: float, always: bool = False) -> Answer:
     """Whether a value agrees, as it lies between two bounds, or on which side it misses.
 
-    A value on a bound neither agrees nor contradicts. With `always`, no statistics are needed: the
-    bounds belong to the range, one miss refutes, and ten seeds without a miss confirm.
+    With `always`, no statistics are needed: the bounds belong to the range, one miss refutes, and
+    ten seeds without a miss confirm.
     """
-    if math.isnan(value):
-        # It misses. With `always` any answer but "yes" refutes; otherwise it is on neither side.
-        return "above" if always else "neither"
-    if value < low:
-        return "below"
-    if value > high:
-        return "above"
-    on_bound = math.isfinite(value) and value in (low, high)  # inf is no bound
-    return "neither" if on_bound and not always else "yes"
+    answer = answer_of(value, low, high)
+    if always and answer == "neither":
+        return "above" if math.isnan(value) else "yes"
+    return answer
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ def judge(
     values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
 ) -> Outcome:
     """Judge a prediction by one value a seed, in order; `most` seeds may be used."""
-    answers = [answer_of(value, low, high, always) for value in values]
+    answers = [answer_with(value, low, high, always) for value in values]
     verdict: Verdict = "open"
     n = 0
     undecided = False

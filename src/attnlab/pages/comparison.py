@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from attnlab.plotting.drawing import as_svg, styled
 from attnlab.runs.compare import Comparison
-from attnlab.runs.figure import draw_comparison
-from attnlab.runs.report import all_sentences, commands_for_ten
-from attnlab.runs.tables import comparison_table, four_digits, readable_cells
+from attnlab.runs.compared_runs import ComparedRuns
 
 NAMED_IN_TITLE = 4  # settings in a title
 LEGEND = (
@@ -50,41 +47,18 @@ svg { display: block; max-width: max(100%, 56rem); height: auto; margin-top: 2re
 """
 
 
-def comparison_page(
-    comparisons: Sequence[Comparison],
-    columns: Sequence[str] = (),
-    within: float | None = None,
-    chosen: str = "",
-) -> str:
-    """One HTML page without a script, which loads nothing: sentences, commands for more seeds,
-    table, figure, patterns of the first seed, and the settings that differ. BadInput if no run has
-    a loss. Columns of the table and `within` are those of `comparison_table`; `chosen` are the
-    lines of `at_best`."""
-    title = title_of(comparisons)
-    sound = [c for c in comparisons if not c.group.is_damaged]
-    settings = pd.DataFrame({c.label: c.group.settings for c in sound})
-    settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
-    settings = settings.replace("NaN", "-")  # not a setting of this variant
-    settings = settings[settings.nunique(axis=1) > 1]
-    table = readable_cells(comparison_table(comparisons, columns, within))
-    rows = table.set_index("run").rename_axis(None)
-    parts = [f"<p>{html.escape(text)}</p>" for text in all_sentences(comparisons, within)]
-    parts += [f"<p>{html.escape(line)}</p>" for line in chosen.split("\n") if line]
-    few, *commands = commands_for_ten(comparisons).split("\n")
-    if few:
-        typed = "\n".join(command.strip() for command in commands)
-        parts.append(f"<p>{html.escape(few)}:</p><pre>{html.escape(typed)}</pre>")
-    parts += [
-        scrollable(breakable(rows.to_html(na_rep="", border=0, float_format=four_digits))),
+def comparison_page(found: ComparedRuns) -> str:
+    """One HTML page without a script, which loads nothing: all that the terminal says, figure,
+    patterns of the first seed, and the settings that differ. BadInput if no run has a loss."""
+    title = title_of(found.comparisons)
+    parts = [
+        found.html_sentences(),
+        commands_in_html(found.commands),
+        scrollable(breakable(found.html_table())),
         f"<p>{html.escape(LEGEND)}</p>",
-        scrollable(picture_of(comparisons)),
+        scrollable(found.svg()),
+        settings_that_differ(found.comparisons),
     ]
-    if len(settings):
-        with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
-            parts += [
-                "<h2>Settings that differ</h2>",
-                scrollable(breakable(settings.to_html(border=0))),
-            ]
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -92,8 +66,31 @@ def comparison_page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
     )
-    body = f"<h1>{html.escape(title)}</h1>" + "\n".join(parts)
+    body = f"<h1>{html.escape(title)}</h1>" + "\n".join(filter(None, parts))
     return f'{head}<body data-ready="true">{body}</body></html>\n'
+
+
+def commands_in_html(said: str) -> str:
+    """The commands for more seeds, as a part of the page; empty if there are none."""
+    if not said:
+        return ""
+    few, *commands = said.split("\n")
+    typed = "\n".join(command.strip() for command in commands)
+    return f"<p>{html.escape(few)}:</p><pre>{html.escape(typed)}</pre>"
+
+
+def settings_that_differ(comparisons: Sequence[Comparison]) -> str:
+    """The settings in which groups differ, as a part of the page; empty if there are none."""
+    sound = [c for c in comparisons if not c.group.is_damaged]
+    settings = pd.DataFrame({c.label: c.group.settings for c in sound})
+    settings = settings.map(lambda x: x if isinstance(x, str) else json.dumps(x))
+    settings = settings.replace("NaN", "-")  # not a setting of this variant
+    settings = settings[settings.nunique(axis=1) > 1]
+    if settings.empty:
+        return ""
+    with pd.option_context("display.max_colwidth", None):  # by default it cuts long values
+        rows = scrollable(breakable(settings.to_html(border=0)))
+    return f"<h2>Settings that differ</h2>\n{rows}"
 
 
 def title_of(comparisons: Sequence[Comparison]) -> str:
@@ -105,13 +102,6 @@ def title_of(comparisons: Sequence[Comparison]) -> str:
     *first, last = others
     named = f"{', '.join(first)} and {last}" if first else last
     return f"{named}, compared with {baselines[0]}"
-
-
-def picture_of(comparisons: Sequence[Comparison]) -> str:
-    """The figure of comparisons as SVG, for a page; BadInput if no run has a loss."""
-    with styled():
-        picture = as_svg(draw_comparison(comparisons))
-    return picture[picture.index("<svg") :]  # without XML's head
 
 
 def breakable(table: str) -> str:

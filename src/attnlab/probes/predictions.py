@@ -11,16 +11,18 @@ from torch.utils.hooks import RemovableHandle
 from attnlab.data.contract import IGNORED, Batch
 from attnlab.errors import BadInput
 from attnlab.probes import measures
-from attnlab.probes.base import Probe, ProbedModule, tensorboards
+from attnlab.probes.base import Probe, ProbedModule, log_scalars, tensorboards
 from attnlab.probes.capture import eval_mode
 from attnlab.sampling import sample
 
 
 class Predictions(Probe):
-    """Records the loss at each position, and logs a sample of text, at validations.
+    """Records the loss at each position and the largest logit, and logs a sample of text, at
+    validations.
 
     The loss comes from the forward passes of the validation, so it covers the whole text;
-    metrics.json has it as `loss_by_position`, in nats, NaN where nothing is predicted. The sample
+    metrics.json has it as `loss_by_position`, in nats, NaN where nothing is predicted, and
+    `max_logit` of the same passes, which is logged as `val/max_logit`. The sample
     continues the first symbol of the validation text by `sample_chars` symbols; 0 for none.
     """
 
@@ -30,6 +32,7 @@ class Predictions(Probe):
         self._hook: RemovableHandle | None = None  # on the model, during a validation
         self._logits = torch.empty(0)  # of the last batch, (B, T, V)
         self._sums = torch.empty(0)  # of losses and counts at each position, (2, T)
+        self._max_logit = torch.empty(0)  # of the batches so far, ()
 
     def on_validation_start(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
         assert isinstance(lit, ProbedModule)
@@ -38,6 +41,7 @@ class Predictions(Probe):
             self._logits = logits
 
         self._sums = torch.zeros(2, lit.net.block_size, device=lit.device)
+        self._max_logit = torch.zeros((), device=lit.device)
         self._hook = lit.net.register_forward_hook(keep)
 
     def on_validation_batch_end(
@@ -51,6 +55,8 @@ class Predictions(Probe):
         y = batch[1]
         of_batch = torch.stack([measures.cross_entropies(self._logits, y), y != IGNORED])
         self._sums[:, : y.shape[1]] += of_batch.sum(1)  # losses and counts, (2, B, T) -> (2, T)
+        largest = measures.max_logit(self._logits)
+        self._max_logit = torch.maximum(self._max_logit, largest)  # which keeps a NaN
 
     def on_validation_end(self, trainer: L.Trainer, lit: L.LightningModule) -> None:
         assert isinstance(lit, ProbedModule)
@@ -58,7 +64,12 @@ class Predictions(Probe):
             self._hook.remove()
         self._logits = torch.empty(0)
         losses, counts = trainer.strategy.reduce(self._sums, reduce_op="sum")
-        self.record = {"loss_by_position": [round(x, 5) for x in (losses / counts).tolist()]}
+        max_logit = float(trainer.strategy.reduce(self._max_logit, reduce_op="max"))
+        self.record = {
+            "loss_by_position": [round(x, 5) for x in (losses / counts).tolist()],
+            "max_logit": max_logit,
+        }
+        log_scalars(trainer, {"val/max_logit": max_logit}, trainer.global_step)
         if not self.sample_chars or not trainer.is_global_zero:
             return
         first = lit.data.val[:1].to(lit.device)

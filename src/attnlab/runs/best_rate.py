@@ -8,7 +8,7 @@ import pandas as pd
 from attnlab.errors import BadInput
 from attnlab.runs.compare import full_key, settings_in
 from attnlab.runs.frame import ENDED
-from attnlab.runs.groups import Group, groups_of, labels
+from attnlab.runs.groups import Group, groups_of, labels, seeds_in_words
 
 FOLLOWS = {"optim.lr": "optim.min_lr"}  # a setting that may change with another one
 
@@ -82,10 +82,3 @@ def groups_by_value(
             raise BadInput(f"--best {name}: {two} have the same {key}; name one of them")
         of_family[float(value)] = group
     return found
-
-
-def seeds_in_words(seeds: Sequence[int]) -> str:
-    """Seeds in a sentence: seed 0, seeds 0, 1, 2 or seeds 3 to 12."""
-    if len(seeds) > 3 and [*seeds] == [*range(int(seeds[0]), int(seeds[0]) + len(seeds))]:
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 import attnlab
-from attnlab.runs.compare import Comparison
+from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
+from attnlab.runs.family import Family, family_of
 from attnlab.runs.groups import Group, overrides_of, settings_of
-from attnlab.runs.more_seeds import Forecast, forecast, smallest_difference
+from attnlab.runs.more_seeds import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.report import all_sentences, numbers_of
 from attnlab.runs.share import shares_of
 from attnlab.runs.tables import mean_or_texts, run_table, verdict_in_a_word
@@ -72,14 +73,16 @@ def is_leak(table: pd.DataFrame, index: Hashable) -> bool:
     return "leak" in table and not math.isnan(table["leak"][index])
 
 
-def comparison_document(
+def comparison_content(
     comparisons: Sequence[Comparison],
     columns: Sequence[str] = (),
     within: float | None = None,
     best: str = "",
 ) -> dict[str, object]:
-    """The answer of `attnlab compare --json`: what table and sentences say, with all digits."""
+    """The answer of `attnlab compare --json`, without its head: what table and sentences say, with
+    all digits."""
     shares = shares_of(comparisons)
+    family = family_of(comparisons, within)
     settings = []
     for c in comparisons:
         row = {
@@ -88,7 +91,7 @@ def comparison_document(
             "why": c.why,
             "verdict": verdict_in_a_word(c),
             **group_content(c.group),
-            **difference_content(c, within),
+            **difference_content(c, within, family),
             "keeps": None,
             "columns": {key: mean_or_texts(c.runs, key) for key in columns},
         }
@@ -102,13 +105,14 @@ def comparison_document(
                 "why": share.why,
             }
         settings.append(row)
-    content = {
+    return {
         "settings": settings,
         "sentences": all_sentences(comparisons, within),
         "within": within,
+        "unit": comparisons[0].unit,
+        "chance_of_any_wrong_verdict": family.any_wrong,
         "best": best.split("\n") if best else [],
     }
-    return document("compare", 0, content)
 
 
 def group_content(group: Group) -> dict[str, object]:
@@ -128,47 +132,52 @@ def group_content(group: Group) -> dict[str, object]:
     }
 
 
-def difference_content(c: Comparison, within: float | None) -> dict[str, object]:
+def difference_content(c: Comparison, within: float | None, family: Family) -> dict[str, object]:
     """What pairing by seed and counting seeds found."""
-    verdict, judged = c.decision
     found: dict[str, object] = {
         "difference": None,
         "by_seed": [],
-        "decided_by": judged,
-        "forecast": None,
         "smallest_difference_of_ten": None,
         "within": None,
+        **answer_content(c, BETTER_OR_WORSE, family),
     }
+    del found["verdict"]  # of the row: also baseline or leak
     if c.pairs.empty:
         return found
     by_seed = c.pairs[["seed", "loss", "loss_base"]].assign(difference=c.differences)
-    if not c.reads_ahead:
-        middle, low, high = c.interval
-        found["difference"] = {
-            "median": middle,
-            "low": low,
-            "high": high,
-            "worse": (c.differences > 0).sum(),
-            "better": (c.differences < 0).sum(),
-            "n": len(c.pairs),
-        }
     found["by_seed"] = by_seed.to_dict("records")
-    differences = c.differences.tolist()
-    if verdict == "open" and not c.reads_ahead:
-        found["forecast"] = forecast_content(forecast(differences))
-        found["smallest_difference_of_ten"] = smallest_difference(differences)
-    if within is not None and not c.reads_ahead:
-        equal, judged_equal = c.decision_within(within)
-        found["within"] = {
-            "verdict": equal,
-            "decided_by": judged_equal,
-            "forecast": forecast_content(forecast(differences, within))
-            if equal == "open"
-            else None,
-        }
+    if c.reads_ahead:
+        return found
+    middle, low, high = c.interval
+    found["difference"] = {
+        "median": middle,
+        "low": low,
+        "high": high,
+        "worse": (c.differences > 0).sum(),
+        "better": (c.differences < 0).sum(),
+        "n": len(c.pairs),
+    }
+    if c.decision()[0] == "open":
+        found["smallest_difference_of_ten"] = smallest_difference(c.differences.tolist())
+    if within is not None:
+        found["within"] = answer_content(c, equal_within(within), family)
     return found
 
 
-def forecast_content(found: Forecast | None) -> dict[str, object] | None:
-    """After how many seeds a verdict is likely; null for seeds: not even after 40."""
-    return None if found is None else {"seeds": found.seeds, "chance": found.chance}
+def answer_content(c: Comparison, question: Question, family: Family) -> dict[str, object]:
+    """What counting seeds answers, and where that is open, how many seeds would decide."""
+    verdict, judged = c.decision(question)
+    found: dict[str, object] = {
+        "verdict": verdict,
+        "decided_by": judged,
+        "holm": family.mark(c.label, question),
+        "forecast": None,
+        "why_no_forecast": "",
+    }
+    if verdict != "open" or c.pairs.empty or c.reads_ahead:
+        return found
+    differences = c.differences.tolist()
+    likely = forecast(differences, question.low, question.high)
+    if likely is None:
+        return found | {"why_no_forecast": why_no_forecast(differences)}
+    return found | {"forecast": {"seeds": likely.seeds, "chance": likely.chance}}

@@ -57,6 +57,11 @@ class Group:
         return overrides_of(self.named_by)
 
     @property
+    def has_command(self) -> bool:
+        """Whether attnlab trained it, so that a command trains further seeds."""
+        return self.named_by["overrides"] is not None
+
+    @property
     def config_dirs(self) -> str:
         """The directories of the user's own settings, as the shell has them."""
         return str(self.named_by["config_dirs"])
@@ -143,8 +148,9 @@ def settings_of(run: RunRow) -> Settings:
 
 
 def overrides_of(run: RunRow) -> dict[str, str]:
-    """The overrides of a run as typed, by key."""
-    return last_of(shlex.split(run["overrides"]))
+    """The overrides of a run as typed, by key; none of a run that attnlab did not train."""
+    typed = run["overrides"]
+    return {} if typed is None else last_of(shlex.split(typed))
 
 
 def attention_overrides(run: RunRow) -> list[str]:
@@ -224,3 +230,10 @@ def value_in_label(run: _Named, key: str) -> str | None:
     if value == {}:  # a group without anything, such as callbacks=none
         return None
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Seeds in a sentence: seed 0, seeds 0, 1, 2 or seeds 3 to 12."""
+    if len(seeds) > 3 and [*seeds] == [*range(int(seeds[0]), int(seeds[0]) + len(seeds))]:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"

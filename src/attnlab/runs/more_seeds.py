@@ -13,8 +13,7 @@ from statistics import NormalDist, mean, stdev
 from attnlab.runs.seed_statistics import (
     LOOKS,
     Answer,
-    answers_beyond,
-    answers_within,
+    answer_of,
     verdict_chances,
 )
 
@@ -31,17 +30,15 @@ class Forecast:
     chance: float  # of a verdict by then or, without such a look, by the last one
 
 
-def forecast(differences: Sequence[float], margin: float | None = None) -> Forecast | None:
-    """When the verdict, which is still open, would probably fall: on which side of 0 the
-    differences lie or, with a margin, whether they are smaller. None where fewer than three
-    differences are finite, all are equal, or no look is left."""
-    chances = answer_chances(differences, margin)
-    if chances is None or len(differences) >= LOOKS[-1][0]:
+def forecast(
+    differences: Sequence[float], low: float = 0.0, high: float = math.inf
+) -> Forecast | None:
+    """When it is probably decided whether differences lie between two bounds, which is still open.
+    None where `why_no_forecast` says why."""
+    if why_no_forecast(differences):
         return None
-    if margin is None:
-        answers = answers_beyond(differences)
-    else:
-        answers = answers_within(differences, margin)
+    chances = answer_chances(differences, low, high)
+    answers = [answer_of(x, low, high) for x in differences]
     chance = 0.0
     for look, of in verdict_chances(answers, chances).items():
         chance = of["confirmed"] + of["refuted"]
@@ -50,28 +47,38 @@ def forecast(differences: Sequence[float], margin: float | None = None) -> Forec
     return Forecast(None, chance)
 
 
-def answer_chances(
-    differences: Sequence[float], margin: float | None = None
-) -> Mapping[Answer, float] | None:
-    """How likely each answer of one more seed is; None if the differences do not say it."""
+def why_no_forecast(differences: Sequence[float]) -> str:
+    """Why differences do not say how many seeds would decide; empty if they do."""
     finite = [x for x in differences if math.isfinite(x)]
+    last, _ = LOOKS[-1]
+    if len(differences) >= last:
+        return f"{last} seeds are the last at which the rule decides"
     if len(finite) < FEWEST_FINITE:
-        return None
-    spread = stdev(finite)
-    if spread == 0:
-        return None
-    law = NormalDist(mean(finite), spread)
+        return (
+            f"{FEWEST_FINITE} seeds that did not diverge are the fewest; there are {len(finite)}"
+        )
+    if stdev(finite) == 0:
+        return "all seeds differ by the same, so nothing is known of their spread"
+    return ""
+
+
+def answer_chances(
+    differences: Sequence[float], low: float = 0.0, high: float = math.inf
+) -> Mapping[Answer, float]:
+    """How likely each answer of one more seed is; at least two differences are finite."""
+    finite = [x for x in differences if math.isfinite(x)]
+    law = NormalDist(mean(finite), stdev(finite))
     share = len(finite) / len(differences)  # that does not diverge
-    above = sum(x == math.inf for x in differences) / len(differences)
-    below = sum(x == -math.inf for x in differences) / len(differences)
-    edge = margin or 0.0
-    above += share * (1 - law.cdf(edge))
-    below += share * law.cdf(-edge)
-    if margin is None:
-        return {"yes": above, "below": below, "neither": max(0.0, 1 - above - below)}
-    inside = share * (law.cdf(edge) - law.cdf(-edge))
-    rest = max(0.0, 1 - inside - above - below)
-    return {"yes": inside, "below": below, "above": above, "neither": rest}
+    chances: dict[Answer, float] = {
+        "yes": share * (law.cdf(high) - law.cdf(low)),
+        "below": share * law.cdf(low),
+        "above": share * (1 - law.cdf(high)),
+        "neither": 0.0,
+    }
+    for x in differences:
+        if not math.isfinite(x):
+            chances[answer_of(x, low, high)] += 1 / len(differences)
+    return chances
 
 
 def smallest_difference(differences: Sequence[float]) -> float | None:

@@ -8,15 +8,25 @@ from collections.abc import Hashable, Sequence
 import pandas as pd
 
 from attnlab.errors import printable
-from attnlab.runs.compare import READS_AHEAD, Comparison
+from attnlab.runs.compare import READS_AHEAD, Comparison, equal_within
+from attnlab.runs.family import family_of
 from attnlab.runs.frame import known_column
 from attnlab.runs.groups import groups_of
 from attnlab.runs.report import median_of, numbers_of
 from attnlab.runs.share import percent, shares_of
 
-# The columns that leave a table which is too wide for the terminal, the first one first.
+# The columns that leave a table which is too wide for the terminal, the first ones first.
 # "leak", "verdict", the losses and what --columns names stay.
-LEAVE = ("sd", "n", "status", "step", "low", "high", "better", "keeps", "seed")
+LEAVE = (
+    ("sd",),
+    ("n",),
+    ("status", "step"),
+    ("low", "high"),
+    ("holm", "holm_within"),
+    ("seeds",),
+    ("keeps",),
+    ("seed",),
+)
 NARROWEST_LABEL = 24  # characters, before a column leaves
 LONG_VALUE = 12  # characters that all values of a setting share, from which a label omits them
 ELLIPSIS = "..."
@@ -28,16 +38,15 @@ def comparison_table(
     """A row for each setting, for any output: means over the seeds that did not diverge, and the
     median difference with its interval, in which a seed that diverged counts as infinitely bad.
     Where a model reads the future, the verdict is "leak", and there is no difference. With a
-    margin, the column `within` says whether the losses are equal within it."""
+    margin, the column `within` says whether the losses are equal within it. Where several settings
+    are judged, `holm` says which verdicts stand together."""
     rows = []
     shares = shares_of(comparisons)
+    family = family_of(comparisons, within)
     for c in comparisons:
         middle, low, high = c.interval
-        better: str | None = None
         if c.reads_ahead:
             middle = low = high = math.nan
-        elif len(c.pairs):
-            better = f"{(c.differences < 0).sum()} of {len(c.pairs)}"
         losses = numbers_of(c.runs, "val_loss")
         row: dict[str, object] = {
             "run": c.label,
@@ -46,13 +55,16 @@ def comparison_table(
             "verdict": verdict_in_a_word(c),
             "low": low,
             "high": high,
-            "better": better,
+            "seeds": seeds_that_agree(c),
             "n": len(c.runs),
             "sd": losses.std(),
             "status": how_they_ended(c.runs),
         }
+        row["holm"] = family.mark(c.label)
         if within is not None and len(c.pairs):
-            row["within"] = "leak" if c.reads_ahead else c.decision_within(within)[0]
+            equality = equal_within(within)
+            row["within"] = "leak" if c.reads_ahead else c.decision(equality)[0]
+            row["holm_within"] = family.mark(c.label, equality)
         if c.label in shares:
             row["keeps"] = shares[c.label].median  # of what attention gives
         for key in columns:
@@ -62,13 +74,21 @@ def comparison_table(
     return table[[name for name in table if name == "keeps" or table[name].notna().any()]]
 
 
+def seeds_that_agree(c: Comparison) -> str | None:
+    """How many seeds are on the side of the median, as in "3 of 3 worse"; None without pairs."""
+    if c.pairs.empty or c.reads_ahead:
+        return None
+    side, seeds = c.agreement
+    return f"{seeds} of {len(c.pairs)} {side}"
+
+
 def verdict_in_a_word(c: Comparison) -> str:
     """The verdict of a row: baseline, leak, worse, better, open, or nothing without pairs."""
     if c.reads_ahead or median_of(c.runs, "attn/future_mass") > READS_AHEAD:
         return "leak"
     if c.is_baseline:
         return "baseline"
-    return c.decision[0] if len(c.pairs) else ""
+    return c.decision()[0] if len(c.pairs) else ""
 
 
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -108,8 +128,10 @@ def how_they_ended(runs: pd.DataFrame) -> str:
     for status, those in runs.groupby("status", sort=False):
         words = status if len(those) == len(runs) else f"{len(those)} {status}"
         if status in ("stopped", "diverged"):
-            steps = sorted({*map(int, those["step"])})
-            words += f" at {steps[0]}" if len(steps) == 1 else f" at {steps[0]}-{steps[-1]}"
+            steps = sorted({*map(int, those["step"].dropna())})
+            ends = dict.fromkeys([*steps[:1], *steps[-1:]])
+            if ends:
+                words += f" at {'-'.join(map(str, ends))}"
         parts.append(words)
     return ", ".join(parts)
 
@@ -123,8 +145,10 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     """
     width = shutil.get_terminal_size().columns
     left = [name for name in table if name not in ("run", "reason")]
-    leaving = [name for name in LEAVE if name in left and name not in keep]
-    leaving += [name for name in reversed(keep) if name in left]
+    may_leave = [name for name in left if name not in keep]
+    leaving = [[*filter(may_leave.__contains__, names)] for names in LEAVE]
+    leaving += [[name] for name in reversed(keep) if name in left]
+    leaving = [*filter(None, leaving)]
     cells = readable_cells(table)
     enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
     gone: list[str] = []
@@ -135,10 +159,11 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
         fits = max(map(len, labels)) <= room
         if fits and room >= enough:
             break
-        if not leaving or len(left) == 1:
+        if not leaving or {*left} <= {*leaving[0]}:
             break
-        gone.append(leaving.pop(0))
-        left.remove(gone[-1])
+        gone += leaving[0]
+        left = [name for name in left if name not in leaving[0]]
+        del leaving[0]
     widest = max(map(len, labels))
     lines = [f"{label:{widest}} {row}" for label, row in zip(["", *labels], text, strict=True)]
     if "difference" in left and (table["n"] > 1).any():

@@ -9,7 +9,7 @@ from pydantic import PositiveInt, ValidationError
 
 from attnlab.errors import BadInput, first_line
 from attnlab.settings.ordered import OrderedSettings
-from attnlab.settings.roles import Settings, flat
+from attnlab.settings.roles import Settings, flat, in_present_words
 from attnlab.settings.trainer_arguments import TrainerSettings
 
 ConfigGroup = dict[str, Any]  # the arguments of one object, or of several by name
@@ -65,7 +65,7 @@ def read_settings(cfg: DictConfig) -> RunSettings:
     settings: Settings = {}
     try:
         content = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        settings = cast(Settings, content)  # a DictConfig is a dict
+        settings = in_present_words(cast(Settings, content))  # a DictConfig is a dict
         return RunSettings(**settings)
     except MissingMandatoryValue as error:
         raise BadInput(f"{error.full_key} must be given") from error

@@ -64,7 +64,7 @@ def at_length(net: GPT, model: ModelSettings, attn: Node, length: int) -> GPT:
     if net.wpe is not None:
         raise BadInput(
             f"{beyond}, and the model has learned no embeddings for positions there; train with "
-            "model.learned_positions=false, and attn=rotary or attn=alibi for example"
+            "model.positions=none, and attn=rotary or attn=alibi for example"
         )
     make = model_factory(model.model_copy(update={"block_size": length}), attn, seed=0)
     longer = make(net.vocab_size)

@@ -3,7 +3,8 @@
 Letters: B batch, T time, C channels.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +12,12 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from attncheck import causal
-from attncheck.modes import other_in_another_row, rows_mixed
+from attncheck.modes import (
+    SAME_OUTPUTS,
+    require_memoryless,
+    require_rows_apart,
+    require_same_twice,
+)
 from attncheck.outcomes import CheckFailed
 from attncheck.states import State, Weights
 from attncheck.subject import Subject, best_dtype, is_rounding, relative, steady
@@ -22,7 +28,6 @@ from attnlab.model import GPT
 from attnlab.probes.capture import attention_layers
 
 LENGTH = 16  # positions, of which each is changed in turn
-REPEATS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
 AGREES = 1e-4  # of the standard deviation, between `forward` and the pattern
 SHOWS = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
@@ -59,8 +64,9 @@ def check_layer(
 
     With noise on its weights, in evaluation and in training mode, in this order:
 
-    1. The same input gives the same output. In training mode, with the same random seed.
-    2. No row of a batch changes another.
+    1. The same input gives the same output, as `attncheck.assert_deterministic` has it. In
+       training mode, with the same random seed.
+    2. No row of a batch changes another, as `attncheck.assert_rows_independent` has it.
     3. No input after i changes the output at i, unless the layer's own mask admits it. If nothing
        later is admitted, the first outputs of a text are those of its beginning alone.
     4. Its pattern is 0 where its mask blocks, and what has weight in it changes the output. What
@@ -83,11 +89,10 @@ def check_layer(
     tried = replace(tried, best=best_dtype(tried))
     _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
     for state in (EVALUATED, TRAINED):
-        with tried.put(state) as there:
-            _check_same_twice(there)
-            there = steady(there)
-            _check_rows(there)
-            _check_causal(there)
+        with tried.put(state) as there, _refusing(layer):
+            _require_the_same_again(there)
+            require_rows_apart(there)
+            _require_nothing_later(steady(there))
     if pattern and isinstance(layer, HasPattern):
         with tried.put(EVALUATED) as there:
             _check_pattern(there, call)
@@ -132,48 +137,29 @@ def _mode(tried: Subject) -> str:
     return " in training mode" if tried.state.training else ""
 
 
-# ---- 1 and 2: the same twice, rows
+@contextmanager
+def _refusing(layer: nn.Module) -> Iterator[None]:
+    """A property of attncheck that fails inside refuses the layer."""
+    try:
+        yield
+    except CheckFailed as failed:
+        raise BadInput(f"{layer_name(layer)}: {_one_line(failed)}") from failed
 
 
-def _check_same_twice(tried: Subject) -> None:
+# ---- 1: the same again
+
+
+def _require_the_same_again(tried: Subject) -> None:
+    """CheckFailed or BadInput if chance or an earlier call changes outputs."""
     x = tried.draw(1, tried.length)
-    if tried.state.training:
-        tried = replace(tried, seeded=True)
-    first = tried(x)
-    if not bool(first.isfinite().all()):
-        raise BadInput(
-            f"the output of {layer_name(tried.model)} is not finite{_mode(tried)} for random "
-            "inputs"
+    if not bool(tried(x).isfinite().all()):
+        raise tried.failed("outputs are not finite for random inputs")
+    if require_memoryless(tried, x):
+        raise tried.failed(
+            "outputs depend on the number of earlier calls", "let nothing stay from call to call"
         )
-    tried(tried.other(x))
-    change = relative(tried(x), first)
-    if change <= REPEATS:
-        return
-    said = f"{layer_name(tried.model)}: its output is another the second time"
-    seeded = replace(tried, seeded=True)
-    if relative(seeded(x), seeded(x)) <= REPEATS:
-        raise BadInput(
-            f"{said} in evaluation mode, by {change:.2g} of its std, but not with the same random "
-            "seed; turn dropout or noise off where `self.training` is False"
-        )
-    raise BadInput(
-        f"{said}{_mode(tried)}, by {change:.2g} of its std, after another call; let nothing stay "
-        "from one call to the next"
-    )
-
-
-def _check_rows(tried: Subject) -> None:
-    if tried.restored or tried.seeded:  # chance or a state: told, or meant in training mode
-        tried = replace(tried, rows=4)
-    mixed = rows_mixed(replace(tried, seeded=True))
-    if mixed:
-        raise BadInput(
-            f"{layer_name(tried.model)}: {mixed}{_mode(tried)}; take no statistic over the batch"
-        )
-    if not tried.state.training:  # in which each row may have its own noise
-        other = other_in_another_row(tried, tried.draw(4, tried.length))
-        if other:
-            raise BadInput(f"{layer_name(tried.model)}: {_one_line(other)}")
+    if not tried.state.training:
+        require_same_twice(tried, x)
 
 
 # ---- 3: nothing later
@@ -209,7 +195,8 @@ def _allowed(tried: Subject, T: int) -> Tensor:
     return past | mask.reshape(-1, T, T).any(0).cpu()
 
 
-def _check_causal(tried: Subject) -> None:
+def _require_nothing_later(tried: Subject) -> None:
+    """CheckFailed or BadInput if an output depends on later inputs."""
     T = min(tried.length, LENGTH)
     allowed = _allowed(tried, T)
     reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
@@ -217,10 +204,7 @@ def _check_causal(tried: Subject) -> None:
     allowed = _allowed(tried, tried.length)
     _refuse_later(tried, _beyond(tried, allowed))
     if tried.state == EVALUATED and not bool(allowed.triu(1).any()):
-        try:
-            causal.check_prefixes(tried)
-        except CheckFailed as failed:
-            raise BadInput(f"{layer_name(tried.model)}: {_one_line(failed)}") from failed
+        causal.check_prefixes(tried)
 
 
 def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
@@ -313,7 +297,7 @@ def _check_forward(tried: Subject, call: Caller, T: int) -> None:
 
         # A layer with noise of its own in training mode is another one each time.
         if (
-            chance > REPEATS
+            chance > SAME_OUTPUTS
             or relative(trained, expected) <= AGREES
             or is_rounding(there, difference)
         ):

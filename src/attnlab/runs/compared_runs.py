@@ -1,0 +1,136 @@
+"""One comparison: the terminal, CSV, JSON, the page, a notebook and the figure show this."""
+
+import contextlib
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import pandas as pd
+
+from attnlab.errors import BadInput
+from attnlab.runs.best_rate import at_best
+from attnlab.runs.compare import Comparison, compare, equal_within
+from attnlab.runs.document import comparison_content, document
+from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
+from attnlab.runs.tables import (
+    as_text,
+    comparison_table,
+    four_digits,
+    readable_cells,
+    verdict_in_a_word,
+)
+
+if TYPE_CHECKING:  # imported when something is drawn
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """A comparison, as table, sentences, picture and data; a notebook shows all of it."""
+
+    comparisons: Sequence[Comparison]
+    columns: tuple[str, ...] = ()
+    within: float | None = None
+    best: str = ""  # what `best` chose, in words
+    command: Literal["compare", "judge"] = "compare"  # that answers so
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each setting, with all digits."""
+        return comparison_table(self.comparisons, self.columns, self.within)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
+
+    @property
+    def commands(self) -> str:
+        """The commands for ten seeds, in lines under a first one that says why; empty if there are
+        enough."""
+        return commands_for_ten(self.comparisons)
+
+    def figure(self) -> "Figure":
+        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
+        from attnlab.plotting.drawing import styled
+        from attnlab.runs.figure import draw_comparison
+
+        with styled():
+            return draw_comparison(self.comparisons)
+
+    def svg(self) -> str:
+        """The figure as SVG, for a page; BadInput if no run has a loss."""
+        from attnlab.plotting.drawing import as_svg, styled
+
+        with styled():
+            picture = as_svg(self.figure())
+        return picture[picture.index("<svg") :]  # without XML's head
+
+    @property
+    def decision(self) -> int:
+        """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
+        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
+        found = {self._is_progress(c) for c in self.comparisons if not c.is_baseline}
+        if False in found:
+            return 1
+        return 3 if None in found or not found else 0
+
+    def _is_progress(self, c: Comparison) -> bool | None:
+        """Whether a setting is better than its baseline, by more than the margin; None if open."""
+        equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
+        if equal or verdict_in_a_word(c) in ("worse", "leak"):
+            return False
+        return True if verdict_in_a_word(c) == "better" else None
+
+    def to_dict(self, exit_code: int = 0) -> dict[str, object]:
+        """What the command prints with `--json`."""
+        content = comparison_content(self.comparisons, self.columns, self.within, self.best)
+        return document(self.command, exit_code, content)
+
+    def text(self) -> str:
+        """What the command prints: the table and what it means, for the terminal."""
+        return "\n\n".join(filter(None, [as_text(self.table, self.columns), self.in_words()]))
+
+    def in_words(self) -> str:
+        """The sentences and the commands, in lines of the terminal."""
+        found = [*all_sentences(self.comparisons, self.within), self.commands]
+        parts = ["\n".join(filter(None, found)), self.best]
+        return "\n\n".join(map(wrapped_for_terminal, filter(None, parts)))
+
+    def html_table(self) -> str:
+        """The table as HTML."""
+        rows = readable_cells(self.table).set_index("run").rename_axis(None)
+        return rows.to_html(na_rep="", border=0, float_format=four_digits)
+
+    def html_sentences(self) -> str:
+        """The sentences as HTML, a paragraph each."""
+        return "\n".join(f"<p>{html.escape(said)}</p>" for said in self.sentences)
+
+    def __repr__(self) -> str:
+        return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
+
+    def _repr_html_(self) -> str:
+        parts = [self.html_table(), self.html_sentences()]
+        with contextlib.suppress(BadInput):  # no run has a loss
+            parts.append(self.svg())
+        return "\n".join(parts)
+
+
+def compared_runs(
+    frame: pd.DataFrame,
+    *,
+    baseline: str | None = None,
+    best: str | None = None,
+    where: Sequence[str] = (),
+    within: float | None = None,
+    columns: Sequence[str] = (),
+) -> ComparedRuns:
+    """What `attnlab compare` with these options says of a frame of runs; BadInput where it prints
+    a sentence."""
+    may_differ: tuple[str, ...] = ()
+    chosen = ""
+    if best is not None:
+        frame, may_differ, chosen = at_best(frame, best)
+    return ComparedRuns(compare(frame, baseline, may_differ, where), (*columns,), within, chosen)
