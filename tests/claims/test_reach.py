@@ -25,7 +25,7 @@ def row(words, seed, loss, steps=300, **more):
 
 def claim_of(folder, *, predictions, **settings):
     file = folder / "experiments" / "mine" / "claim.yaml"
-    arms = {"a": ["attn=unscaled"], "b": ["attn=sdpa"]}
+    arms = {"a": ["attn=unscaled"], "b": ["attn=sdpa"], "c": ["attn=flipped"]}
     base = ["preset=micro", "probes=none"]
     return Claim(says="A.", base=base, first_seed=0, arms=arms, predictions=predictions,
                  file=file, **settings)  # fmt: skip
@@ -98,19 +98,20 @@ def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
 
 def test_a_sentence_reaches_as_far_as_the_predictions_that_it_needs(tmp_path):
     far = prediction()
-    near = prediction(lengths=[300])
+    near = prediction(lengths=[300], arms=["c", "b"])
     says = {}
-    for name, second in (("holds", {}), ("does not hold", {"above": 2.0}),):  # fmt: skip
+    for name, second in (("holds", {}), ("does not hold", {"above": 2.0})):
         for role in ("for", "secondary"):
-            claim = claim_of(tmp_path, predictions={"p": far, "q": near | second | {"role": role}})
-            rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+            predictions = {"p": far, "q": near | second | {"role": role}}
+            claim = claim_of(tmp_path, predictions=predictions)
+            rows = rows_of(claim, {"a": 2.0, "b": 1.0, "c": 2.0})
             says[name, role] = verdict_words(judge_claim(claim, rows, again=rows))
     assert says["holds", "for"] == "holds at 300 steps"  # it needs both
     assert says["holds", "secondary"] == "holds"
     assert says["does not hold", "for"] == "holds in part at 300 steps"
     far_and_near = {"p": far | {"above": 2.0}, "q": near | {"above": 2.0}}
     claim = claim_of(tmp_path, predictions=far_and_near)
-    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0, "c": 2.0})
     assert verdict_words(judge_claim(claim, rows, again=rows)) == "does not hold"  # one is enough
 
 
