@@ -6,6 +6,7 @@ attnlab.compare(runs)
 """
 
 import contextlib
+import itertools
 import linecache
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 import pandas as pd
 
@@ -45,6 +46,8 @@ class HasImportPath(Protocol):
 
 
 GROUPS = ("attn", "model", "data", "optim")  # whose `_target_` a class given for them is
+# Settings of which a run has one value, so that a list is several runs.
+ONE_OF = (*GROUPS, "preset", "experiment", "seed")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ def train(
             resumed.
         config_dir: a directory of settings of your own, as --config-dir.
         settings: further overrides, such as seed=0 or outputs="/tmp/runs". A class or a function
-            may stand where a name would: `attn=MyLayer`, or `**{"attn.may_attend": my_mask}`.
+            may stand where a name would: `attn=MyLayer`, `**{"attn.may_attend": my_mask}`, or
+            `**{"+callbacks.mine": MyCallback}`.
 
     Returns the run; if it has ended before, nothing is trained. After Ctrl-C, the same call
     resumes it.
@@ -127,7 +131,9 @@ def sweep(
 
     Args:
         overrides, config_dir, settings: as for `train`; "seed=0,1,2" and "seed=range(3)" are
-            three runs.
+            three runs, and so is a list for `seed`, `attn`, `model`, `data`, `optim`, `preset` or
+            `experiment`: `attn=[MyLayer, "sdpa"]`. A list that has a class or a function is
+            several runs for other settings, too, and any other list is one value.
         jobs: processes; by default as many as `attnlab train -m` has. With 1, the runs follow each
             other in this process.
 
@@ -140,16 +146,19 @@ def sweep(
         from attnlab.training.sweep_progress import runs_at_once
         from attnlab.training.workers import Workers
 
-    asked = _asked(overrides, settings, config_dir)
-    _warn_of_unseen(asked.of_main)
-    each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
-    devices = last_of(asked.overrides).get("trainer.devices", "=1").partition("=")[2]
+    each = []
+    for given in _of_each_run(settings):
+        asked = _asked(overrides, given, config_dir)
+        each += [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
+    of_main = {name: defined for one in each for name, defined in one.of_main.items()}
+    _warn_of_unseen(of_main)
+    devices = last_of(each[0].overrides).get("trainer.devices", "=1").partition("=")[2]
     jobs = min(jobs or runs_at_once(devices), len(each))
     folders = []
     reasons = []
     with Workers(jobs) as workers:
         in_order = map(_train_or_say_why, each)
-        ended = in_order if jobs == 1 else _train_in_workers(workers, asked.of_main, each)
+        ended = in_order if jobs == 1 else _train_in_workers(workers, of_main, each)
         for n, (folder, reason) in enumerate(ended, start=1):
             print(f"{n} of {len(each)}: {folder or reason}", flush=True)
             if reason:
@@ -227,13 +236,12 @@ def _asked(
             raise BadInput(f"{override!r} must be an override such as 'attn=unscaled'")
         typed.append(override)
     for key, value in settings.items():
-        if callable(value):
-            name = _name_of(key, value)
-            if name.startswith(MAIN):
-                of_main[name.removeprefix(MAIN)] = value
-            typed.append(f"{key}._target_={name}" if key in GROUPS else f"{key}={name}")
-        else:
-            typed.append(f"{key}={_as_typed(key, value)}")
+        if _is_several_runs(value, key):
+            raise BadInput(f"{key} = {value} is several runs: train makes one, sweep takes a list")
+        named = _named(key, value, of_main)
+        is_part = key in GROUPS or re.fullmatch(r"\+?callbacks\.\w+", key)
+        path = f"{key}._target_" if is_part and callable(value) else key
+        typed.append(f"{path}={_as_typed(key, named)}")
     for override in typed:
         name = override.partition("=")[2].removeprefix(MAIN)
         if f"={MAIN}{name}" in override and name in vars(sys.modules["__main__"]):
@@ -244,6 +252,34 @@ def _asked(
         if "." not in name and main.setdefault(name, value) is not value:
             raise BadInput(f"{name} was defined again since; give the one that has this name now")
     return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
+
+
+def _of_each_run(settings: Mapping[str, object]) -> list[dict[str, object]]:
+    """The settings of each run of a sweep: all combinations of the lists."""
+    choices = []
+    for key, value in settings.items():
+        several = value if _is_several_runs(value, key) else [value]
+        choices.append([(key, one) for one in several])
+    return [dict(given) for given in itertools.product(*choices)]
+
+
+def _is_several_runs(value: object, key: str) -> TypeGuard[Sequence[object]]:
+    """Whether a value is one for each run of a sweep. `_target_` may be a list of classes."""
+    if not isinstance(value, list | tuple | range):
+        return False
+    return key in ONE_OF or (not key.endswith("_target_") and any(map(callable, value)))
+
+
+def _named(key: str, value: object, of_main: dict[str, Defined]) -> object:
+    """A value with import paths for classes and functions; those of a notebook go to `of_main`."""
+    if isinstance(value, list | tuple):
+        return [_named(key, one, of_main) for one in value]
+    if not callable(value):
+        return value
+    name = _name_of(key, value)
+    if name.startswith(MAIN):
+        of_main[name.removeprefix(MAIN)] = value
+    return name
 
 
 def _name_of(key: str, value: Defined) -> str:

@@ -46,7 +46,7 @@ class ProcessLauncher(Launcher):
             return [self.train_job(number, overrides) for number, overrides in runs]
         returned: dict[int, JobReturn] = {}
         in_worker = partial(train_job_in_worker, self.train_job, Singleton.get_state())
-        with Workers(min(self.n_jobs, len(runs))) as workers:
+        with Workers(self.n_jobs) as workers:
             for (number, overrides), future in workers.each(in_worker, runs):
                 if error := future.exception():
                     note_failure(hydra, number, overrides, error)

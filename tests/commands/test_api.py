@@ -144,6 +144,11 @@ def test_bad_input_has_the_words_of_the_command(small: list[str], own: str) -> N
         ({"attn": torch.nn.Linear(2, 2)}, "no setting|give the class"),
         ({"attn": lambda config: config}, "define it by name"),
         ({"seed": {1, 2}}, "no setting"),
+        ({"seed": [1, 2]}, "sweep takes a list"),
+        ({"attn": ["sdpa", Counts]}, "sweep takes a list"),
+        ({"attn.may_attend": [torch.ge]}, "sweep takes a list"),
+        ({"+callbacks.mine": Counts()}, "no setting|give the class"),
+        ({"+callbacks.mine": "builtins.dict"}, "callbacks.mine"),
         ({"callbacks": [print]}, "no Lightning callback"),
         ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "not possible"),
         ({"callbacks": [Counts(), Counts()]}, "two of Counts"),
@@ -327,6 +332,39 @@ def test_a_worker_trains_what_the_notebook_defines_now(
         run = attnlab.train(*small, attn=main["Uses"], seed=1)
         assert not run.fresh and str(run.folder.resolve()) in {*frame.folder}
     assert attnlab.read_runs("outputs").settings.nunique() == 2
+
+
+def test_a_class_where_a_name_would_stand(small: list[str], cell: dict[str, Any]) -> None:
+    named = {
+        "+callbacks.counts": Counts,
+        "attn._target_": [cell["Louder"], "GatedAttention"],
+        "model.activation": torch.nn.functional.relu,
+    }
+    run = attnlab.train(*small, **named)
+    typed = [
+        f"+callbacks.counts._target_={__name__}.Counts",
+        "attn._target_=[__main__.Louder,GatedAttention]",
+        "model.activation=torch.nn.functional.relu",
+    ]
+    assert not attnlab.train(*small, *typed).fresh
+    assert repr(run).startswith("Louder+GatedAttention with seed 0")
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_lists_of_a_sweep(small: list[str], cell: dict[str, Any], jobs: int) -> None:
+    louder, near = cell["Louder"], cell["near"]
+    given: dict[str, Any] = {"attn": [louder, "sdpa"], "seed": range(2)}
+    frame = attnlab.sweep(*small, **given, jobs=jobs)
+    assert [*zip(frame.attn, frame.seed, strict=True)] == [
+        (name, seed) for name in ("Louder", "sdpa") for seed in range(2)
+    ]
+    alone = [attnlab.train(*small, attn=attn, seed=1) for attn in (louder, "sdpa")]
+    assert {str(run.folder.resolve()) for run in alone} == {*frame.folder[frame.seed == 1]}
+    assert not any(run.fresh for run in alone)
+    assert attnlab.compare(frame).table.run.tolist()[0].startswith("sdpa")  # the baseline
+    masks = attnlab.sweep(*small, **{"attn.may_attend": [near, "causal"]}, jobs=jobs)
+    assert masks["attn.may_attend"].tolist() == ["__main__.near", "causal"]
+    assert masks.loss.nunique() == 2
 
 
 def test_callbacks_count_by_class_and_arguments(small: list[str]) -> None:

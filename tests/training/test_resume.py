@@ -198,6 +198,18 @@ def test_a_lost_state_of_the_optimizer_is_seen(
     assert not same(left(train(*LENGTH, *MECHANISMS["muon"]).folder), whole("muon"))
 
 
+def test_tensorboard_shows_all_of_a_run_whose_clock_was_ahead(
+    train: Train, whole: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    mechanism = "probes and loggers"
+    with ending("between two checkpoints", raises), pytest.raises(Ended):
+        train(*LENGTH, *MECHANISMS[mechanism])
+    for file in [*(tmp_path / "run").glob("events.out.tfevents.*")]:
+        seconds = file.name.split(".")[3]
+        file.rename(file.with_name(file.name.replace(seconds, str(int(seconds) + 86_400))))
+    assert same(left(train(*LENGTH, *MECHANISMS[mechanism]).folder), whole(mechanism))
+
+
 # --- Loggers: every row once, and the code of the exit.
 
 LOGGERS = ["logger=tensorboard", "logger=csv", "logger=[tensorboard,csv]"]

@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attnlab.errors import BadInput
 from attnlab.training.workers import WorkerDied, Workers
 from tests.conftest import ROOT
 from tests.training.test_sweeps import is_alive
@@ -19,6 +21,7 @@ ENDS = {
     "SIGKILL": "__import__('os').kill(__import__('os').getpid(), 9)",
     "SIGTERM": "__import__('os').kill(__import__('os').getpid(), 15)",
     "_exit": "__import__('os')._exit(0)",
+    "SIGTERM, told by Lightning": "__import__('sys').exit(143)",
 }
 
 
@@ -69,6 +72,12 @@ def test_workers_begin_where_and_as_this_process_is(
         assert seen == [str(folder)] * 2
 
 
+@pytest.mark.parametrize("at_once", [0, -1, "two"])
+def test_at_least_one_run_trains(at_once: Any) -> None:
+    with pytest.raises(BadInput):
+        Workers(at_once)
+
+
 def test_an_error_ends_all_workers() -> None:
     with pytest.raises(ZeroDivisionError), Workers(2) as workers:
         pids = [future.result() for _, future in workers.each(os.getpid, [(), ()])]
@@ -79,6 +88,7 @@ def test_an_error_ends_all_workers() -> None:
 
 PARENT = """
 import os, sys, time
+from attnlab.errors import BadInput
 from attnlab.training.workers import Workers
 
 with Workers(2) as workers:

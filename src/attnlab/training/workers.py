@@ -37,9 +37,13 @@ class Workers:
         at_once: how many runs train at once.
         environment: variables that workers have before they import torch. By default, they share
             the cores.
+
+    Raises BadInput if `at_once` is no positive number.
     """
 
     def __init__(self, at_once: int, environment: Mapping[str, str] | None = None) -> None:
+        if not isinstance(at_once, int) or at_once < 1:
+            raise BadInput(f"{at_once} runs at once are not possible; at least 1 is needed")
         threads = str(max(cpu_count() // at_once, 1))
         shared = {name: os.environ.get(name, threads) for name in THREADS}
         self.at_once = at_once
@@ -77,12 +81,13 @@ class Workers:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 call, worker = running.pop(future)
-                if isinstance(future.exception(), BrokenProcessPool):
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
                     self._all.remove(worker)
-                    yield call, died(future.exception())
                 else:
                     self._idle.append(worker)
-                    yield call, future
+                is_lost = isinstance(error, BrokenProcessPool | SystemExit)  # by a signal
+                yield call, died(error) if is_lost else future
 
     def _submit(
         self, function: Callable[..., Returned], call: CallArguments
