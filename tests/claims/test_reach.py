@@ -1,8 +1,10 @@
 """The words of a verdict say how far it reaches: length, rate, processor, room, other rows."""
 
+import subprocess
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import came_out, power_in_words
@@ -217,6 +219,47 @@ def test_the_power_of_the_rule_is_computed():
     assert chances == pytest.approx([0.349, 0.872, 0.996], abs=5e-4)
     assert power(20, 0.85) == pytest.approx(0.66, abs=0.01)  # 17 of 20, as of recall_state
     assert chance_of_error(40) == pytest.approx(1 / 214, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("made", "rate", "words", "at_risk"),
+    [
+        ("before", "0.0056", (), False),  # pilots of another claim, at a rate of their own
+        ("after", "0.0056", (), True),
+        ("before", "0.0056", ("model.n_head=2",), True),  # another model
+        ("before", "0.0056", ("trainer.max_steps=600",), True),
+    ],
+)
+def test_a_pilot_in_another_file_tells_the_outcome(tmp_path, made, rate, words, at_risk):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH, at_risk=True)})
+    claim.folder.mkdir(parents=True)
+
+    def commit():
+        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, "commit", "-qm", "x", "--allow-empty"], cwd=tmp_path,
+                       check=True)  # fmt: skip
+        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True,
+                              capture_output=True, text=True).stdout.strip()  # fmt: skip
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commits = {"before": commit()}
+    content = claim.model_dump(mode="json", exclude={"file"}, exclude_defaults=True)
+    claim.file.write_text(yaml.safe_dump(content))
+    commits["after"] = commit()
+    claim = Claim.read(claim.file)
+    committed = others_of(tmp_path, 2.0, rate=rate, seeds=range(1000, 1002), settings=words)
+    for of_file in committed.values():
+        for of_run in of_file.values():
+            of_run["commit"] = commits[made]
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    for of_run in rows.values():
+        of_run["commit"] = commits["after"]
+    committed[claim.folder / "rows.jsonl"] = rows
+    judged = judge_claim(claim, rows, committed=committed)
+    assert judged.was_at_risk(judged.findings[0]) is at_risk
+    assert risk_in_words(judged) == ("1 of 1" if at_risk else "0 of 1")
+    assert bool(judged.exploratory()) != at_risk
 
 
 def finding(yes, n, most=20) -> Finding:

@@ -75,7 +75,7 @@ def readings_of(
     Equal models and data have equal sizes, so only rows with these are composed, which takes a
     while.
     """
-    if is_measurement(arm.overrides) or not own:
+    if is_measurement(arm.overrides) or not own or sizes_of(own[0]) is None:
         return []
     mine = arm_settings(without_rate(arm.overrides), experiments)
     steps = mine["trainer.max_steps"]
