@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
-from attnlab.claims.claim import PILOTS, Claim, Prediction
+from attnlab.claims.claim import PILOTS, Claim, Prediction, sided
 from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
@@ -148,6 +149,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
         f"## Predictions\n\n{ABOUT_PREDICTIONS}\n\n{prediction_table(judged)}",
         others_in_words(judged),
+        ladders(judged),
         f"## Arms\n\n{ABOUT_ARMS}\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
         changed_words(judged),
@@ -452,7 +454,10 @@ def in_digits(value: float, spread: float, sign: str = "") -> str:
 def arm_table(judged: JudgedClaim) -> str:
     """One line an arm and length: what it changes, learning rate, parameters, CPU time."""
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
+    words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
+        sides = sided(finding.prediction, judged.claim.arms)
+        words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
             rows_of.setdefault((name, finding.steps), rows)
     lines = []
@@ -461,7 +466,7 @@ def arm_table(judged: JudgedClaim) -> str:
         rate = last_of(rows[0]["overrides"]).get("optim.lr", "=")
         lines.append([
             name,
-            " ".join(f"`{word}`" for word in judged.claim.arms[name]),
+            " ".join(f"`{word}`" for word in words_of[name]),
             f"{values['steps']:,}" if "steps" in values else "",
             rate.partition("=")[2],
             f"{values['parameters']:,}" if "parameters" in values else "",
@@ -469,6 +474,42 @@ def arm_table(judged: JudgedClaim) -> str:
         ])  # fmt: skip
     heads = ["arm", "overrides", "steps", "learning rate", "parameters", "CPU seconds"]
     return markdown_table(heads, lines)
+
+
+def ladders(judged: JudgedClaim) -> str:
+    """The section on ladders: the difference at each size, and the slope over all sizes with its
+    standard error over seeds; empty if there are none."""
+    blocks = []
+    for finding in judged.findings:
+        if not finding.prediction.sizes or len(finding.values) < 2:
+            continue
+        lines = []
+        for (at, size), of_size in zip(
+            finding.prediction.sizes.items(), differences_by_size(finding), strict=True
+        ):
+            lines.append([at, f"{size.parameters:,}", mean_with_error(of_size)])
+        unit = finding.prediction.unit
+        table = markdown_table(["size", "parameters", f"difference, {unit}"], lines)
+        slope = mean_with_error(finding.values)
+        blocks.append(
+            f"`{finding.name}`, {len(finding.values)} seeds: for ten times as many parameters the "
+            f"difference changes by {slope} {unit}.\n\n{table}"
+        )
+    about = "Means over seeds, with their standard errors."
+    return "\n\n".join(["## Sizes", about, *blocks]) if blocks else ""
+
+
+def differences_by_size(finding: Finding) -> list[list[float]]:
+    """The first arm minus the second of each seed, at each size of a ladder."""
+    by_seed = zip(*finding.scores.values(), strict=True)
+    differences = [finding.prediction.differences(scores) for scores in by_seed]
+    return [list(of_size) for of_size in zip(*differences, strict=True)]
+
+
+def mean_with_error(values: Sequence[float]) -> str:
+    """The mean and its standard error, over at least two values."""
+    error = stdev(values) / math.sqrt(len(values))
+    return f"{in_digits(fmean(values), error, '+')} ± {in_digits(error, error)}"
 
 
 def seed_tables(judged: JudgedClaim) -> str:
@@ -562,11 +603,18 @@ def figure_of(judged: JudgedClaim) -> str:
 
 def draw_findings(judged: JudgedClaim) -> Figure:
     """The value of each seed as a dot, beside the threshold of its prediction, for those that
-    decide and controls; what agrees lies in the shaded range."""
-    drawn = [each for each in judged.findings if each.values and each.prediction.role in DECIDE]
-    figure = Figure(figsize=(7, 0.9 + 0.75 * len(drawn)), layout="constrained")
-    panels = figure.subplots(len(drawn), squeeze=False)[:, 0]
+    decide and controls; what agrees lies in the shaded range. Ladders are drawn against size."""
+    drawn = []
+    for each in judged.findings:
+        if each.values and (each.prediction.role in DECIDE or each.prediction.sizes):
+            drawn.append(each)
+    heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]
+    figure = Figure(figsize=(7, 0.9 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]
     for axes, finding in zip(panels, drawn, strict=True):
+        if finding.prediction.sizes:
+            draw_ladder(axes, finding)
+            continue
         low, high = finding.prediction.above, finding.prediction.below
         axes.plot(finding.values, [0] * len(finding.values), "o", color=BLUE, alpha=0.6)
         for bound in filter(math.isfinite, {low, high}):
@@ -582,3 +630,18 @@ def draw_findings(judged: JudgedClaim) -> Figure:
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel(finding.prediction.unit, fontsize=10)
     return figure
+
+
+def draw_ladder(axes: Axes, finding: Finding) -> None:
+    """The difference of each seed against the parameters, and the mean."""
+    sizes = [size.parameters for size in finding.prediction.sizes.values()]
+    by_size = differences_by_size(finding)
+    for parameters, of_size in zip(sizes, by_size, strict=True):
+        axes.plot([parameters] * len(of_size), of_size, "o", color=BLUE, alpha=0.6)
+    axes.plot(sizes, [fmean(of_size) for of_size in by_size], color=BLUE)
+    axes.axhline(0, color=BLACK, lw=1)
+    axes.set_xscale("log")
+    axes.tick_params(labelsize=9)
+    axes.set_title(finding.prediction.says, loc="left", fontsize=10)
+    axes.set_xlabel("parameters", fontsize=10)
+    axes.set_ylabel(finding.prediction.unit, fontsize=9)
