@@ -368,14 +368,14 @@ def prediction_table(judged: JudgedClaim) -> str:
         line = [says, verdict, agree, measured, power_in_words(finding)]
         if judged.again:
             then = judged.again.get(finding.name)
-            line.append(repeated_in_words(finding, then) if then else "")
+            line.append(second_set_in_words(finding, then) if then else "")
         lines.append(line)
     table = markdown_table(heads, lines)
     is_risky = any(finding.prediction.at_risk for finding in judged.findings)
     return f"{table}\n\n{ABOUT_RISK}" if is_risky else table
 
 
-def repeated_in_words(finding: Finding, then: Finding) -> str:
+def second_set_in_words(finding: Finding, then: Finding) -> str:
     """The verdict with another instruction set, and by how much the value of a seed differs."""
     apart = difference_of_sets(finding, then)
     return f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}; differs by {apart:.2g}"

@@ -42,7 +42,7 @@ def committed_rows(experiments: Path) -> RowsByFile:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OtherReading:
     """What a row says after the steps of an arm that it trained alike, at one of its rates."""
 
     row: Row
@@ -68,7 +68,7 @@ class Reading:
 
 def readings_of(
     arm: Arm, own: Sequence[Row], rows: Mapping[Run, Row], experiments: Path
-) -> list[Reading]:
+) -> list[OtherReading]:
     """The rows that trained the same as an arm, with any seed and learning rate. `own` are rows of
     the arm.
 
@@ -88,7 +88,7 @@ def readings_of(
         is_passed = theirs["trainer.max_steps"] > steps and has_constant_rate(run, row)
         if (is_last or is_passed) and what_is_trained(theirs) == what_is_trained(mine):
             rate = last_of(run.overrides).get("optim.lr", "")
-            found.append(Reading(row, rate, steps, is_last))
+            found.append(OtherReading(row, rate, steps, is_last))
     return found
 
 
@@ -117,7 +117,7 @@ def what_is_trained(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def scores_at_one_rate(readings: Sequence[Reading], metric: str) -> dict[int, float]:
+def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, float]:
     """The metric by seed, without pilots, at the rate that most seeds have; of several, at the one
     with the lowest mean."""
     by_rate: dict[str, dict[int, float]] = defaultdict(dict)

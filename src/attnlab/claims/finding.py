@@ -10,7 +10,7 @@ from attnlab.claims.trials import Arm, Row, Run, metric_of, read_test, rows_with
 from attnlab.runs.seed_statistics import LOOKS
 
 # Units of shares, which lie between 0 and 1.
-SHARES = ("of the answers", "of the weight", "of a row's weight")
+SHARE_UNITS = ("of the answers", "of the weight", "of a row's weight")
 BARS = dict(LOOKS)  # judged seeds -> how many must agree
 
 
@@ -50,8 +50,8 @@ class Finding:
     @property
     def trained_steps(self) -> int:
         """The steps of its longest run; 0 if nothing was trained."""
-        rows = [row for of_arm in self.rows.values() for row in of_arm]
-        return max((row["values"].get("steps", 0) for row in rows), default=0)
+        steps = [row["values"].get("steps", 0) for _, row in rows_of_findings([self])]
+        return max(steps, default=0)
 
     @property
     def without_room(self) -> int:
@@ -66,12 +66,17 @@ class Finding:
         is_against = prediction.role == "against"
         if self.verdict != ("confirmed" if is_against else "refuted"):
             return 0
-        if prediction.unit not in SHARES or not prediction.is_difference or len(self.arms) != 2:
+        if (
+            prediction.unit not in SHARE_UNITS
+            or not prediction.is_difference
+            or len(self.arms) != 2
+        ):
             return 0
         n = self.outcome.n
         without = 0
         for b in [*self.scores.values()][1][:n]:
-            least, most = -b, 1 - b
+            least = -b
+            most = 1 - b
             if is_against:
                 without += prediction.above <= least and most <= prediction.below
             else:

@@ -156,9 +156,10 @@ def judge_claim(
     if committed:
         findings = [with_known(claim, finding, committed) for finding in findings]
     repeated = {}
-    for finding in findings_again(claim, rows, again) if again else []:
-        if len(finding.values) >= len(next_seeds(finding)):
-            repeated[finding.name] = finding
+    if again:
+        for finding in findings_again(claim, rows, again):
+            if len(finding.values) >= len(next_seeds(finding)):
+                repeated[finding.name] = finding
     elsewhere = {}
     for finding in findings:
         if there := dict(judged_by_others(claim, finding, committed or {})):

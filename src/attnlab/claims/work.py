@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
 DEFAULTS = ("train_loss=false",)  # of a run of claims; an arm may turn it on
-GROUPS = ("attn", "model", "data", "optim", "trainer")  # of the settings of an arm
+ARM_GROUPS = ("attn", "model", "data", "optim", "trainer")  # of the settings of an arm
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
@@ -242,7 +242,7 @@ def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any
     from attnlab.settings.words import composed_from
 
     cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
-    settings = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in GROUPS}
+    settings = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in ARM_GROUPS}
     return flat(in_present_words(settings))
 
 
