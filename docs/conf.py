@@ -20,7 +20,7 @@ version = release = version_of("attnlab")
 root_doc = "README"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/*/README.md", "benchmarks/*.md"),
-    *("docs/chapters/[0-9]_*.py", "experiments/README.md", "experiments/*/README.md"),
+    *("docs/chapters/[0-9]*_*.py", "experiments/README.md", "experiments/*/README.md"),
 ]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
@@ -50,7 +50,8 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
 
-CHAPTERS = [f"docs/chapters/{file.stem}" for file in sorted(DOCS.glob("chapters/[0-9]_*.py"))]
+NUMBERED = {int(file.stem.split("_")[0]): file.stem for file in DOCS.glob("chapters/[0-9]*_*.py")}
+CHAPTERS = [f"docs/chapters/{NUMBERED[number]}" for number in sorted(NUMBERED)]
 MENU = {
     "Course": [
         *("docs/chapters/README", *CHAPTERS, "docs/exercises/README"),

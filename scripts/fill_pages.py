@@ -18,6 +18,9 @@
     <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
     <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
     <!-- table.textbook.masks -->...<!-- /table -->   a section of docs/textbook.yaml
+    <!-- sentence.side@other -->...<!-- / -->      by how much the loss of a side of
+                                                   experiments/sentences exceeds that of another
+    <!-- sentence.side@value -->...<!-- / -->      a value that is measured of a side there
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -69,6 +72,10 @@ LONGER = "data=induction data.symbols=128 model.learned_positions=false data.eva
 SEED_OF_LONGER = 1000
 
 
+# Sentences that three seeds show; `python -m experiments.sentences.train` trains the sides.
+SENTENCES = ROOT / "experiments" / "sentences"
+
+
 @cache
 def judged(name: str) -> JudgedClaim:
     """A claim with the verdict on it."""
@@ -97,6 +104,8 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return str(count_of(prediction))
     if name == "floor":
         return floor_of_longer(prediction)
+    if name == "sentence" and prediction and kind:
+        return of_three_seeds(prediction, kind[1:])
     claim = judged(name).claim
     if prediction is None:
         verdict = f"**{judged(name).verdict}**"
@@ -178,6 +187,37 @@ def table_of_floors() -> str:
             reached += f" (T = 32), {in_percent(values['accuracy_at_128'])} (T = 128)"
         lines.append(f"| `{setting}` | {reached} | {in_percent(guessing(setting))} |")
     return "\n".join(lines)
+
+
+@cache
+def sentences() -> dict[str, Any]:
+    """What experiments/sentences/sentences.yaml says."""
+    return yaml.safe_load((SENTENCES / "sentences.yaml").read_text(encoding="utf-8"))
+
+
+def side_run(side: str, seed: int) -> Run:
+    """The run of a side of `sentences` with a seed."""
+    return Run((*sentences()["base"], *sentences()["sides"][side].get("overrides", [])), seed)
+
+
+def side_values(side: str, value: str) -> list[float]:
+    """What the seeds of a side gave; KeyError if one has no row."""
+    rows = read_rows(SENTENCES / "rows.jsonl")
+    return [rows[side_run(side, seed)]["values"][value] for seed in sentences()["seeds"]]
+
+
+def of_three_seeds(side: str, of: str) -> str:
+    """The median and each seed, of losses minus those of another side, or of a measured value."""
+    if of in sentences()["sides"]:
+        pairs = zip(side_values(side, "val_loss"), side_values(of, "val_loss"), strict=True)
+        return in_each([f"{one - other:+.3f}" for one, other in pairs], " nats")
+    return in_each([f"{x:.2f}" for x in side_values(side, of)], "")
+
+
+def in_each(numbers: list[str], unit: str) -> str:
+    """Numbers of the seeds behind their median."""
+    in_order = sorted(numbers, key=float)
+    return f"**{in_order[len(numbers) // 2]}**{unit} ({len(numbers)} seeds: {', '.join(in_order)})"
 
 
 @cache

@@ -16,6 +16,7 @@ from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.settings.roles import flat
 from attnlab.settings.trainer_arguments import ARGUMENTS
+from attnlab.settings.typed import for_hydra
 
 # Words of other programs for settings of attnlab.
 SYNONYMS = {
@@ -56,7 +57,7 @@ def composed_from(words: Sequence[str], config_dir: str | None = None) -> tuple[
     """
     overrides = [*words]
     if config_dir is not None:
-        folder = Path(config_dir).resolve()
+        folder = Path(config_dir).expanduser().resolve()
         if not folder.is_dir():
             raise BadInput(f"config_dir = {config_dir} is not a directory")
         overrides.append(f'hydra.searchpath=["file://{folder}"]')
@@ -217,7 +218,7 @@ def default_settings() -> list[str]:
 def configuration_of(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     """What Hydra composes from overrides, and the name of the variant; Hydra's errors."""
     with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
-        cfg = compose("train", list(overrides), return_hydra_config=True)
+        cfg = compose("train", [*map(for_hydra, overrides)], return_hydra_config=True)
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     with open_dict(cfg):
         del cfg["hydra"]
