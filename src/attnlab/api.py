@@ -7,6 +7,7 @@ attnlab.look(run)
 """
 
 import contextlib
+import html
 import itertools
 import linecache
 import os
