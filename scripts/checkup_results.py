@@ -1,14 +1,15 @@
 """Write docs/checkup-results.md: what the checkup says of each model of attncheck/tests.
 
 python scripts/checkup_results.py              # some minutes
-python scripts/checkup_results.py --libraries  # the small models of the installed libraries alone
+python scripts/checkup_results.py --libraries  # the small models of the installed libraries alone,
+                                               # minutes; with names, these
 """
 
 import re
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import version
@@ -165,11 +166,14 @@ def examined(make: Any) -> str:
     return "; ".join([f"{found[0].check}, {found[0].status}: {lines[0]}", *place])
 
 
-def write_libraries() -> None:
-    """Examine the models of the installed libraries, and write their part of the page."""
+def write_libraries(names: Sequence[str]) -> None:
+    """Examine the models of the installed libraries, all or those of some names, and write their
+    part of the page."""
     rows: list[str] = []
     total = 0
     for name, make in models_of_libraries():
+        if names and name not in names:
+            continue
         total += 1
         try:
             said = examined(make)
@@ -200,7 +204,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "attncheck/tests"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if sys.argv[1:] == ["--libraries"]:
-        write_libraries()
+    if sys.argv[1:2] == ["--libraries"]:
+        write_libraries(sys.argv[2:])
     else:
         main()

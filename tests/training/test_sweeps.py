@@ -42,6 +42,8 @@ def test_a_refused_run_does_not_stop_the_others(text_file: Path, tmp_path: Path)
     assert ended(tmp_path) == {f"attn={a}/seed={s}" for a in ("sdpa", "unscaled") for s in (0, 1)}
     assert (tmp_path / "a b" / "comparison.png").exists()
     assert "unscaled" in done.out.partition("All runs in")[2]
+    (log,) = (tmp_path / ".sweep").rglob("hydra.log")  # which is not for the terminal
+    assert "#7" in log.read_text() and "#7" not in done.out + done.err
     notes = [read_json(file) for file in sorted((tmp_path / ".sweep").rglob("failed_*.json"))]
     assert len(notes) == 4 and all("model.n_head=3" in note["command"] for note in notes)
     assert all(note["reason"] in done.err for note in notes)

@@ -299,7 +299,7 @@ def padded_step_plans(plans: list[StepPlan], rows: int) -> list[StepPlan]:
         n = at.shape[1]
         padding = prime_up_to(n // 4)
         left = at >= padding
-        after = (at < n // 3) | (at >= n // 3 + padding)
+        after = (at < n // 2 - padding) | (at >= n // 2)  # no step behind a prefill is padding
         tried.append(replace(plan, name=f"{plan.name}, a padded row alone", real=left))
         for name, real in (("rows padded left", left), ("right", after)):
             if rows > 1:

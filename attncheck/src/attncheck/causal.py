@@ -318,6 +318,8 @@ def check_prefixes(tried: Subject) -> list[str]:
     lengths = {1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1}
     if tried.state != EVALUATION and not tried.effort.every_state:
         lengths = {1, L // 2}
+    elif not tried.effort.in_double:  # of the largest models
+        lengths = {1, 3, L // 2, L - 1}
 
     def difference(n: int) -> Tensor:
         return tried(x[:, :n]) - tried(x)[:, :n]

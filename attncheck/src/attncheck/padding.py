@@ -277,7 +277,8 @@ def _against_the_row_alone(
     for side in ("left", "right"):
         if side not in sides:
             continue
-        for real in padded_rows(side, T)[1:].split(1):
+        first = 1 if tried.effort.every_padding else 2
+        for real in padded_rows(side, T)[first:].split(1):
             change = _change_by_padding(tried, call, real)
             if change > 1e-5:
                 remarks.append(

@@ -74,6 +74,11 @@ class Protocol(Declared, frozen=True):
         """The overrides of a variant."""
         return self.arms[name].overrides or (f"attn={name}",)
 
+    def quick_tasks(self) -> "Protocol":
+        """The same with the tasks of --quick alone."""
+        quick = {name: task for name, task in self.tasks.items() if task.quick}
+        return self.model_copy(update={"tasks": quick})
+
 
 @dataclass(frozen=True)
 class Reading:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import Finding, JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
+from attnlab.claims.ranking_page import family_of_cells, judged_of
 from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import Work
 
@@ -60,14 +61,16 @@ def ranking_content(
 ) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
     table = ranking_table(protocol, rows, names, again)
+    shown = {key: cell for key, cell in table.items() if key[-1] in lengths}
+    family = family_of_cells(judged_of(shown))
     ahead = work.ahead() if work.ahead else None
     cells = []
-    for (name, task, times), cell in table.items():
-        if times in lengths:
-            steps = times * protocol.tasks[task].steps
-            cells.append({"variant": name, "task": task, "steps": steps} | cell_content(cell))
+    for (name, task, times), cell in shown.items():
+        about = {"variant": name, "task": task, "steps": times * protocol.tasks[task].steps}
+        cells.append(about | cell_content(cell) | {"holm": family.mark((name, task, times))})
     return {
         "cells": cells,
+        "chance_of_any_wrong_verdict": family.any_wrong,
         "exploratory": exploratory_cells(protocol, table),
         "missing": len(work.missing()),
         "ahead": {"runs": ahead.runs, "cpu_minutes": ahead.minutes} if ahead else None,
