@@ -3,9 +3,11 @@
 run = attnlab.train("attn=unscaled", "preset=micro", seed=0)
 runs = attnlab.sweep("attn=sdpa,unscaled", "preset=micro", "seed=0,1,2")
 attnlab.compare(runs)
+attnlab.look(run)
 """
 
 import contextlib
+import html
 import itertools
 import linecache
 import os
@@ -215,6 +217,43 @@ def judge(
     Raises BadInput for a table that cannot be judged, such as one without seeds.
     """
     return judge_table(frame, baseline, within)
+
+
+def look(
+    *runs: TrainedRun | str | Path, text: str | None = None, trust: bool = False
+) -> "AttentionMaps":
+    """Show the attention maps of trained models in a notebook, with tokens to hover, as the page
+    of `attnlab explore` does.
+
+    Args:
+        runs: one or several, to see side by side: runs, their directories, checkpoints, or "hf:"
+            and a model of transformers.
+        text: what the models read; by default, the history of a run on its validation text.
+        trust: as for `load_model`; classes of a run that this process trained are trusted.
+
+    Raises BadInput if there is no such model, or the text does not fit it.
+    """
+    from attnlab.pages.explorer import explore
+
+    trained = any(isinstance(run, TrainedRun) for run in runs)
+    targets = [run.folder if isinstance(run, TrainedRun) else run for run in runs]
+    return AttentionMaps(explore(*targets, text=text, trust=trust or trained))
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The page of `attnlab explore`, which a notebook shows in a cell."""
+
+    page: str  # HTML, which loads nothing
+
+    def __repr__(self) -> str:
+        return "attention maps: show them in a notebook, or write .page to a file"
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: neither styles nor scripts of page and notebook meet.
+        frame = "width: 100%; height: 860px; border: 0; resize: vertical"
+        content = html.escape(self.page)
+        return f'<iframe sandbox="allow-scripts" style="{frame}" srcdoc="{content}"></iframe>'
 
 
 def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:

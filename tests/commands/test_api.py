@@ -1,9 +1,11 @@
 """From Python: the runs of the command, with the same directories, bits, and sentences."""
 
+import html
 import importlib
 import json
 import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationSched
 
 import attnlab
 from attnlab.errors import BadInput
+from attnlab.pages.explorer import explore
 from tests.cli import train_py
 from tests.conftest import ROOT, on_text
 from tests.invented import write_run
@@ -503,6 +506,18 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
     assert only == "sdpa"
     with pytest.raises(BadInput):
         attnlab.compare()
+
+
+def test_the_maps_of_a_run_in_a_cell(small: list[str], tmp_path: Path) -> None:
+    run = attnlab.train(*small, outputs=tmp_path, seed=0)
+    found = attnlab.look(run, run.folder)
+    (content,) = re.findall(r'srcdoc="([^"]*)"', found._repr_html_())
+    assert html.unescape(content) == found.page == explore(run.folder, run.folder)
+    on_text = attnlab.look(run, text="to be or not")
+    assert on_text.page == explore(run.folder, text="to be or not") != found.page
+    for bad in ([tmp_path / "nowhere"], []):
+        with pytest.raises(BadInput):
+            attnlab.look(*bad)
 
 
 INTERRUPTED = """

@@ -209,14 +209,23 @@ def test_a_preset_of_the_sizes_of_nanogpt_names_what_its_start_differs_in(preset
 @pytest.mark.slow
 @pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]*_*.py")), ids=names)
 def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
-    """Its numbers are checked by its own assertions; it prints them, and names its figures."""
+    """Its numbers are checked by its own assertions; it prints its questions in their order and
+    the numbers, and names its figures. It writes nothing among the runs of the user."""
     done = subprocess.run(
         [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    figures = re.findall(r"^\[(outputs/chapters/\S+)\] ", done.stdout, re.MULTILINE)
+    figures = re.findall(r"^\[(outputs-of-chapters/\S+)\] ", done.stdout, re.MULTILINE)
     assert figures and all((tmp_path / figure).exists() for figure in figures)
     assert len(done.stdout.splitlines()) > 3 * len(figures)
+    assert not (tmp_path / "outputs").exists()
+    text = file.read_text(encoding="utf-8")
+    asked = [
+        found.split() for found in re.findall(r"^# \*\*Predict\.\*\* (.*)", text, re.MULTILINE)
+    ]
+    printed = " ".join(re.sub(r"[*`]", "", done.stdout).split())
+    places = [printed.find(re.sub(r"[*`]", "", " ".join(words[:6]))) for words in asked]
+    assert asked and -1 not in places and places == sorted(places)
 
 
 def test_the_site_makes_a_link_to_code_plain_text_and_keeps_one_to_a_chapter() -> None:
