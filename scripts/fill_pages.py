@@ -3,7 +3,9 @@
     python scripts/fill_pages.py
 
     <!-- claim.says -->...<!-- / -->               the claim's sentence
-    <!-- claim -->...<!-- / -->                    the verdict on it
+    <!-- claim -->...<!-- / -->                    the verdict on it, with what limits its reach
+    <!-- claim.reach -->...<!-- / -->              on which models, steps, rates and processors
+    <!-- claim.risk -->...<!-- / -->               how many of what decides was at risk
     <!-- claim.withdrawn -->...<!-- / -->          why that was withdrawn
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
@@ -37,8 +39,10 @@ import yaml
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
-from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_files
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import JudgedClaim, judge_files
 from attnlab.claims.ranking_page import judged_variant, variant_table
+from attnlab.claims.reach import limits_of, reach_line, risk_in_words
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
 from attnlab.probes.measures import MEASURES
@@ -109,7 +113,13 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
     claim = judged(name).claim
     if prediction is None:
         verdict = f"**{judged(name).verdict}**"
-        return f"{verdict}, withdrawn" if claim.withdrawn else verdict
+        if claim.withdrawn:
+            return f"{verdict}, withdrawn"
+        return f"{verdict} {limits_of(judged(name))}".strip()
+    if prediction == "reach":
+        return reach_line(judged(name))
+    if prediction == "risk":
+        return risk_in_words(judged(name))
     if prediction == "says":
         return claim.says
     if prediction == "withdrawn" and claim.withdrawn:
@@ -236,10 +246,17 @@ def statement_line(row: Mapping[str, Any]) -> str:
     """A sentence with its sources below it, the verdict, what we found, and what shows it."""
     claim = row.get("claim")
     says = f"<!-- {claim}.says --><!-- / -->" if claim else row["says"]
-    verdict = f"<!-- {claim} --><!-- / -->" if claim else f"**{row['verdict']}**"
+    verdict = verdict_of_claim(claim) if claim else f"**{row['verdict']}**"
     taught = "<br>".join([says, *map(quotation, row.get("sources", []))])
     shown = row.get("shown", f"`attnlab reproduce {claim}`")
     return f"| {taught} | {verdict} | {row['found']} | {shown} |"
+
+
+def verdict_of_claim(claim: str) -> str:
+    """The marks of a verdict, of its reach, and of how many predictions could surprise."""
+    marks = (f"<!-- {claim}{of} --><!-- / -->" for of in ("", ".reach", ".risk"))
+    verdict, reach, risk = marks
+    return f"{verdict}<br>{reach}<br>at risk: {risk}"
 
 
 def quotation(source: Mapping[str, str]) -> str:

@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import judge_files
+from attnlab.claims.reach import reach_line
 from attnlab.claims.rows import Rows
 from attnlab.settings.roles import flat, in_present_words
 
@@ -167,7 +168,7 @@ class Published:
             seeds = f"{agree} of {outcomes[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
         says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
-        return {"says": says, "lines": lines}
+        return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
 
 
 @cache

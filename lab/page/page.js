@@ -472,7 +472,7 @@ function verdictLines({ verdict }) {
   const lines = verdict.lines.map(([word, where, seeds]) => {
     return make("li", {}, make("b", {}, `${word}: `), `${where} (${seeds})`);
   });
-  return [make("p", {}, verdict.says), make("ul", {}, ...lines)];
+  return [make("p", {}, verdict.says), make("ul", {}, ...lines), make("p", {}, verdict.reach)];
 }
 
 function showLosses({ lesson, models, seed, steps }) {

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.processor import SMALLER_SETS, instruction_set
+from attnlab.settings.roles import flat, in_present_words
 from attnlab.training.workers import THREADS, WorkerDied, Workers
 
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
 DEFAULTS = ("train_loss=false",)  # of a run of claims; an arm may turn it on
+ARM_GROUPS = ("attn", "model", "data", "optim", "trainer")  # of the settings of an arm
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
@@ -226,6 +229,21 @@ def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", 
 
     cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
     return read_config(cfg), variant
+
+
+@cache
+def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
+    """What the overrides of an arm set, under dotted keys, with what they leave out as it is
+    composed. They are not checked, which takes longer, and imports code."""
+    if is_measurement(overrides):
+        return {"the measurement": overrides}
+    from omegaconf import OmegaConf
+
+    from attnlab.settings.words import composed_from
+
+    cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    settings = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in ARM_GROUPS}
+    return flat(in_present_words(settings))
 
 
 def own_settings(experiments: Path) -> str | None:
