@@ -271,3 +271,21 @@ def test_losses_of_other_predictions_are_not_compared(
     compared = compare(read_runs(tmp_path), baseline="documents=null", may_differ=[])
     (other,) = [c for c in compared if not c.is_baseline]
     assert len(other.pairs) == pairs and said in other.why
+
+
+@pytest.mark.parametrize(
+    ("masses", "masses_base", "leaks"),
+    [
+        ((0.5, 0.5, 0.5), (0.0, 0.0, 0.0), "unscaled"),
+        ((0.5, 0.0, 0.0), (0.0, 0.0, 0.0), "unscaled"),  # one seed of three
+        ((0.0, 0.0, 0.0), (0.0, 0.5, 0.0), "sdpa"),
+    ],
+)
+def test_the_model_that_reads_the_future_is_named(
+    masses: tuple[float, ...], masses_base: tuple[float, ...], leaks: str, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "sdpa", seed, 2.0, future_mass=masses_base[seed])
+        write_run(tmp_path, "unscaled", seed, 1.0, future_mass=masses[seed])
+    said = compared_runs(read_runs(tmp_path)).sentences[0]
+    assert said.startswith(f"{leaks} reads the future (weight 0.5 ")

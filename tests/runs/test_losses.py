@@ -89,6 +89,13 @@ def test_the_last_step_counts_and_unequal_steps_are_said() -> None:
     assert "0.400 bits better" in found.sentences[0] and "30 steps beside 20" in found.sentences[0]
 
 
+@pytest.mark.parametrize(("steps", "code"), [(1000, 0), (999, 0), (2000, 3)])
+def test_what_was_trained_for_longer_is_no_progress(steps: int, code: int) -> None:
+    rows = [*losses("base", [0.0] * 10), *losses("own", [-0.1] * 10)]
+    found = attnlab.judge(table_of(*rows, step=[1000] * 10 + [steps] * 10))
+    assert found.decision == code
+
+
 @pytest.mark.parametrize(
     ("size", "said"), [(3e-6, "3e-06 worse"), (0.5, "0.500 worse"), (1234.5, "1234.500 worse")]
 )

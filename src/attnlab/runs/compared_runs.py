@@ -84,7 +84,8 @@ class ComparedRuns:
     @property
     def decision(self) -> int:
         """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
-        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
+        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide, or
+        what is better was trained for more steps."""
         found = {self._is_progress(c) for c in in_question(self.comparisons)}
         if False in found:
             return 1
@@ -95,7 +96,9 @@ class ComparedRuns:
         equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
         if equal or verdict_in_a_word(c) in ("worse", "leak"):
             return False
-        return True if verdict_in_a_word(c) == "better" else None
+        if verdict_in_a_word(c) == "better" and not c.took_more_steps:
+            return True
+        return None
 
     def to_dict(self, exit_code: int = 0) -> dict[str, object]:
         """What the command prints with `--json`."""
