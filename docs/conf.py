@@ -20,7 +20,7 @@ version = release = version_of("attnlab")
 root_doc = "README"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/*/README.md", "benchmarks/*.md"),
-    *("docs/chapters/[0-9]_*.py", "experiments/README.md", "experiments/*/README.md"),
+    *("docs/chapters/[0-9]*_*.py", "experiments/README.md", "experiments/*/README.md"),
 ]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
@@ -50,7 +50,8 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
 
-CHAPTERS = [f"docs/chapters/{file.stem}" for file in sorted(DOCS.glob("chapters/[0-9]_*.py"))]
+NUMBERED = {int(file.stem.split("_")[0]): file.stem for file in DOCS.glob("chapters/[0-9]*_*.py")}
+CHAPTERS = [f"docs/chapters/{NUMBERED[number]}" for number in sorted(NUMBERED)]
 MENU = {
     "Course": [
         *("docs/chapters/README", *CHAPTERS, "docs/exercises/README"),
@@ -112,12 +113,14 @@ def link_files(app: Sphinx, tree: nodes.document, name: str) -> None:
 
 
 def copy_pages(app: Sphinx, error: Exception | None) -> None:
-    """Copy docs/*.html, whose links to chapters and guides then lead to pages of the site; and the
-    front page, because a server shows index.html."""
+    """Copy docs/*.html, where names of pages of the site become links: a file that is opened alone
+    has no such pages. Copy the front page, because a server shows index.html."""
     if error is None:
         for page in DOCS.glob("*.html"):
             text = page.read_text(encoding="utf-8")
-            text = re.sub(r'href="([\w./]+)\.(?:md|py)"', r'href="\1.html"', text)
+            text = re.sub(
+                r'<span data-page="([^"]+)">(.*?)</span>', r'<a href="\1.html">\2</a>', text
+            )
             Path(app.outdir, "docs", page.name).write_text(text, encoding="utf-8")
         shutil.copy(Path(app.outdir, f"{root_doc}.html"), Path(app.outdir, "index.html"))
 

@@ -1,12 +1,18 @@
 """Write docs/checkup-results.md: what the checkup says of each model of attncheck/tests.
 
-python scripts/checkup_results.py   # some minutes
+python scripts/checkup_results.py              # some minutes
+python scripts/checkup_results.py --libraries  # the small models of the installed libraries alone,
+                                               # minutes; with names, these
 """
 
 import re
 import sys
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +43,30 @@ leads to the report of the fault or its repair.
 ## Healthy
 
 {healthy}
+{libraries}"""
+LIBRARIES = """
+## In libraries
+
+Small random models of the architectures that are installed, with the reports of their users where
+there are some, by `python scripts/checkup_results.py --libraries`.
 """
+RUN = """
+### {title}
+
+{date}, torch {torch}: {right} of {total} models without a finding.
+
+| model | what the checkup says | reports |
+|---|---|---|
+{rows}
+"""
+# Reports of users about an architecture.
+REPORTS = {
+    **{
+        kind: "huggingface/transformers#48745"
+        for kind in ("roformer", "big_bird", "rembert", "megatron-bert")
+    },
+    "doge": "huggingface/transformers#48748",  # mended by #48821
+}
 PARTS = ("Faults", "Healthy, with a remark", "Healthy")
 LINK = r"\[([^]]*)\]\(https://github\.com/\S+\)"  # of a model to the report
 
@@ -92,9 +121,6 @@ def read_page(page: str) -> dict[str, dict[str, str]]:
 
 def main() -> None:
     """Examine all models and write the page."""
-    sys.path.insert(0, str(ROOT / "attncheck/tests"))
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     parts: dict[str, dict[str, list[str]]] = {
         part: defaultdict(list) for part in ("fault", "remark", "healthy")
     }
@@ -105,9 +131,80 @@ def main() -> None:
         parts[verdict][said].append(named(row))
     healthy = "; ".join(parts.pop("healthy")[""]) + "."
     tables_of = {part: listed(said) for part, said in parts.items()}
-    page = HEAD.format(total=len(rows), healthy=healthy, **tables_of)
+    _, _, runs = PAGE.read_text(encoding="utf-8").partition(LIBRARIES)
+    libraries = LIBRARIES + runs if runs else ""
+    page = HEAD.format(total=len(rows), healthy=healthy, libraries=libraries, **tables_of)
     PAGE.write_text(page, encoding="utf-8")
 
 
+# ---- models of libraries
+
+
+def models_of_libraries() -> Iterator[tuple[str, Any]]:
+    """The name of each small model, and what makes it."""
+    from examined import families
+
+    for kind in sorted([*families.KINDS, *families.MEANT]):
+        yield kind, partial(families.of_transformers, kind)
+    for option in ["", *families.CONFIGURATIONS]:
+        name = f"x-transformers, {option}" if option else "x-transformers"
+        yield name, partial(families.of_x_transformers, option)
+
+
+def examined(make: Any) -> str:
+    """The first line of what a checkup finds in a model, or ""."""
+    from attncheck import checkup
+    from examined import families
+
+    torch.manual_seed(0)
+    report = checkup(make(), vocab_size=families.V, block_size=families.T)
+    found = [r for r in report.results if r.status in ("fault", "suspicious", "failed", "error")]
+    if not found:
+        return ""
+    lines = found[0].message.splitlines()
+    place = [line for line in lines[1:] if line.startswith("the first module")]
+    return "; ".join([f"{found[0].check}, {found[0].status}: {lines[0]}", *place])
+
+
+def write_libraries(names: Sequence[str]) -> None:
+    """Examine the models of the installed libraries, all or those of some names, and write their
+    part of the page."""
+    rows: list[str] = []
+    total = 0
+    for name, make in models_of_libraries():
+        if names and name not in names:
+            continue
+        total += 1
+        try:
+            said = examined(make)
+        except Exception as error:  # of another version of the library
+            said = f"not made: {type(error).__name__}"
+        print(f"{name}: {said or 'healthy'}", file=sys.stderr)
+        if said:
+            owner, _, number = REPORTS.get(name, "").partition("#")
+            link = f"[{owner}#{number}](https://github.com/{owner}/issues/{number})"
+            rows.append(f"| {name} | {said} | {link if owner else ''} |")
+    title = " and ".join(f"{each} {version(each)}" for each in ("transformers", "x-transformers"))
+    run = RUN.format(
+        title=title,
+        date=datetime.now(timezone.utc).date(),
+        torch=torch.__version__.partition("+")[0],
+        right=total - len(rows),
+        total=total,
+        rows="\n".join(rows),
+    )
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, runs = page.partition(LIBRARIES)
+    others = [part for part in runs.split("\n### ") if part.strip()]
+    kept = [f"\n### {part}" for part in others if not part.startswith(f"{title}\n")]
+    PAGE.write_text(before + LIBRARIES + run + "".join(kept), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(ROOT / "attncheck/tests"))
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--libraries"]:
+        write_libraries(sys.argv[2:])
+    else:
+        main()

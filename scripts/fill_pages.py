@@ -3,7 +3,9 @@
     python scripts/fill_pages.py
 
     <!-- claim.says -->...<!-- / -->               the claim's sentence
-    <!-- claim -->...<!-- / -->                    the verdict on it
+    <!-- claim -->...<!-- / -->                    the verdict on it, with what limits its reach
+    <!-- claim.reach -->...<!-- / -->              on which models, steps, rates and processors
+    <!-- claim.risk -->...<!-- / -->               how many of what decides was at risk
     <!-- claim.withdrawn -->...<!-- / -->          why that was withdrawn
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
@@ -18,6 +20,9 @@
     <!-- table.floors -->...<!-- /table -->        accuracies without attention, `FLOOR_SETTINGS`
     <!-- floor.64 -->...<!-- / -->                 that of `LONGER` at this length
     <!-- table.textbook.masks -->...<!-- /table -->   a section of docs/textbook.yaml
+    <!-- sentence.side@other -->...<!-- / -->      by how much the loss of a side of
+                                                   experiments/sentences exceeds that of another
+    <!-- sentence.side@value -->...<!-- / -->      a value that is measured of a side there
 
 A prediction with several lengths is named with the steps: gpt2_start_1200.
 """
@@ -34,8 +39,10 @@ import yaml
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
-from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_files
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import JudgedClaim, judge_files
 from attnlab.claims.ranking_page import judged_variant, variant_table
+from attnlab.claims.reach import limits_of, reach_line, risk_in_words
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
 from attnlab.probes.measures import MEASURES
@@ -69,6 +76,10 @@ LONGER = "data=induction data.symbols=128 model.learned_positions=false data.eva
 SEED_OF_LONGER = 1000
 
 
+# Sentences that three seeds show; `python -m experiments.sentences.train` trains the sides.
+SENTENCES = ROOT / "experiments" / "sentences"
+
+
 @cache
 def judged(name: str) -> JudgedClaim:
     """A claim with the verdict on it."""
@@ -88,7 +99,7 @@ def count_of(of: str) -> int:
         ranking = (ROOT / "experiments/ranking/ranking.yaml").read_text(encoding="utf-8")
         return sum("control" not in arm for arm in yaml.safe_load(ranking)["arms"].values())
     assert of == "statements"
-    return sum(len(rows) for rows in statements().values())
+    return sum(len(rows) for name, rows in statements().items() if name != "untested")
 
 
 def cell(name: str, prediction: str | None, kind: str | None) -> str:
@@ -97,10 +108,18 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return str(count_of(prediction))
     if name == "floor":
         return floor_of_longer(prediction)
+    if name == "sentence" and prediction and kind:
+        return of_three_seeds(prediction, kind[1:])
     claim = judged(name).claim
     if prediction is None:
         verdict = f"**{judged(name).verdict}**"
-        return f"{verdict}, withdrawn" if claim.withdrawn else verdict
+        if claim.withdrawn:
+            return f"{verdict}, withdrawn"
+        return f"{verdict} {limits_of(judged(name))}".strip()
+    if prediction == "reach":
+        return reach_line(judged(name))
+    if prediction == "risk":
+        return risk_in_words(judged(name))
     if prediction == "says":
         return claim.says
     if prediction == "withdrawn" and claim.withdrawn:
@@ -181,6 +200,37 @@ def table_of_floors() -> str:
 
 
 @cache
+def sentences() -> dict[str, Any]:
+    """What experiments/sentences/sentences.yaml says."""
+    return yaml.safe_load((SENTENCES / "sentences.yaml").read_text(encoding="utf-8"))
+
+
+def side_run(side: str, seed: int) -> Run:
+    """The run of a side of `sentences` with a seed."""
+    return Run((*sentences()["base"], *sentences()["sides"][side].get("overrides", [])), seed)
+
+
+def side_values(side: str, value: str) -> list[float]:
+    """What the seeds of a side gave; KeyError if one has no row."""
+    rows = read_rows(SENTENCES / "rows.jsonl")
+    return [rows[side_run(side, seed)]["values"][value] for seed in sentences()["seeds"]]
+
+
+def of_three_seeds(side: str, of: str) -> str:
+    """The median and each seed, of losses minus those of another side, or of a measured value."""
+    if of in sentences()["sides"]:
+        pairs = zip(side_values(side, "val_loss"), side_values(of, "val_loss"), strict=True)
+        return in_each([f"{one - other:+.3f}" for one, other in pairs], " nats")
+    return in_each([f"{x:.2f}" for x in side_values(side, of)], "")
+
+
+def in_each(numbers: list[str], unit: str) -> str:
+    """Numbers of the seeds behind their median."""
+    in_order = sorted(numbers, key=float)
+    return f"**{in_order[len(numbers) // 2]}**{unit} ({len(numbers)} seeds: {', '.join(in_order)})"
+
+
+@cache
 def statements() -> dict[str, list[dict[str, Any]]]:
     """Name of a table of docs/textbook.md -> its rows, from docs/textbook.yaml."""
     return yaml.safe_load((ROOT / "docs/textbook.yaml").read_text(encoding="utf-8"))
@@ -196,10 +246,17 @@ def statement_line(row: Mapping[str, Any]) -> str:
     """A sentence with its sources below it, the verdict, what we found, and what shows it."""
     claim = row.get("claim")
     says = f"<!-- {claim}.says --><!-- / -->" if claim else row["says"]
-    verdict = f"<!-- {claim} --><!-- / -->" if claim else f"**{row['verdict']}**"
+    verdict = verdict_of_claim(claim) if claim else f"**{row['verdict']}**"
     taught = "<br>".join([says, *map(quotation, row.get("sources", []))])
     shown = row.get("shown", f"`attnlab reproduce {claim}`")
     return f"| {taught} | {verdict} | {row['found']} | {shown} |"
+
+
+def verdict_of_claim(claim: str) -> str:
+    """The marks of a verdict, of its reach, and of how many predictions could surprise."""
+    marks = (f"<!-- {claim}{of} --><!-- / -->" for of in ("", ".reach", ".risk"))
+    verdict, reach, risk = marks
+    return f"{verdict}<br>{reach}<br>at risk: {risk}"
 
 
 def quotation(source: Mapping[str, str]) -> str:

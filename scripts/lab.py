@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.judged_claim import judge_files
+from attnlab.claims.reach import reach_line
 from attnlab.claims.rows import Rows
 from attnlab.settings.roles import flat, in_present_words
 
@@ -43,9 +44,14 @@ SCRIPTS = (
     *("rng.js", "operations.js", "layers.js", "attention.js", "model.js", "training.js"),
     *("measures.js", "worker.js"),
 )
+# The scripts of the page, in the order of their use.
+PAGE_SCRIPTS = (
+    *("elements.js", "addresses.js", "texts.js", "heads.js", "words.js"),
+    *("models.js", "charts.js", "maps.js", "page.js"),
+)
 # The settings that the engine reads, by group.
 READ = {
-    "model": ["n_layer", "n_head", "n_embd", "block_size"],
+    "model": ["n_layer", "n_head", "n_embd", "block_size", "init"],
     "attn": ["kernel", "scale", "may_attend", "window", "heads", "head_init"],
     "data": ["batch_size"],
     "optim": ["lr", "min_lr", "warmup_steps", "betas", "weight_decay"],
@@ -61,7 +67,6 @@ FIXED = {
     "model.positions": "learned",
     "model.smear": 0,
     "model.wide_embedding": None,
-    "model.init": "unit",
     "model.qk_std": None,
     "attn._target_": "SelfAttention",
     "attn.head_size": None,
@@ -163,7 +168,7 @@ class Published:
             seeds = f"{agree} of {outcomes[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
         says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
-        return {"says": says, "lines": lines}
+        return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
 
 
 @cache
@@ -239,7 +244,10 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     published = published_by(entry["claim"])
     own = entry.get("settings", [])
     numbers = {kind: Numbers(kind, published, own) for kind in ("median", "gap", "seeds")}
-    words = {key: entry[key] for key in ("switch", "question", "answers", "meaning", "judge")}
+    words = {
+        key: entry[key]
+        for key in ("switch", "question", "answers", "meaning", "judge", "explains")
+    }
     return words | {
         "id": name,
         "claim": entry["claim"],
@@ -277,6 +285,28 @@ def arm(run: LessonRun, claim: str, same_run: str | None) -> dict[str, Any]:
     }
 
 
+def own_settings() -> dict[str, Any]:
+    """What an experiment of one's own may choose, with the settings of each choice."""
+    own = yaml.safe_load((PAGE_SOURCE / "own.yaml").read_text(encoding="utf-8"))
+    variants = [
+        {"variant": name, "about": about, "attn": own_run([f"attn={name}"])["attn"]}
+        for name, about in own["variants"].items()
+    ]
+    sizes = [
+        {"id": name, **size, "settings": own_run(size["words"].split())}
+        for name, size in own["sizes"].items()
+    ]
+    first = sizes[0]["settings"]
+    rate_and_steps = {"rate": first["optim"]["lr"], "steps": first["trainer"]["max_steps"]}
+    defaults = own["defaults"] | rate_and_steps
+    return own | {"variants": variants, "sizes": sizes, "defaults": defaults}
+
+
+def own_run(words: list[str]) -> dict[str, Any]:
+    """The settings of a small model with further words."""
+    return engine_settings(["preset=micro", *words])
+
+
 def packed_text() -> str:
     """The text as gzip in base64, which browsers unpack."""
     text = lzma.decompress(TEXT.read_bytes())
@@ -287,6 +317,12 @@ def unpacked(page: str) -> tuple[str, bytes]:
     """A page without its packed text, and the text: versions of zlib pack differently."""
     before, packed, after = re.split(r"(?<=<script type=\"text/plain\" id=\"text\">)([^<]*)", page)
     return before + after, gzip.decompress(base64.b64decode(packed))
+
+
+def plain_script(module: str) -> str:
+    """A module as a part of one script, which browsers also run from a file."""
+    without = re.sub(r"^import [^;]*;$", "", module, flags=re.MULTILINE)
+    return re.sub(r"^export ", "", without, flags=re.MULTILINE).strip()
 
 
 def data_script(kind: str, attributes: str, content: str) -> str:
@@ -305,11 +341,14 @@ def built_page() -> str:
     def source(name: str) -> str:
         return (PAGE_SOURCE / name).read_text(encoding="utf-8")
 
-    lessons = json.dumps(read_lessons(), ensure_ascii=False).replace("<", "\\u003c")
+    def as_json(content: Any) -> str:
+        return json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
+
     wasm = "".join(engine("operations.wasm.base64").split())
     data = [
         *(data_script("text/plain", f'data-source="{name}"', engine(name)) for name in SCRIPTS),
-        data_script("application/json", 'id="lessons"', lessons),
+        data_script("application/json", 'id="lessons"', as_json(read_lessons())),
+        data_script("application/json", 'id="own-settings"', as_json(own_settings())),
         data_script("text/plain", 'id="wasm"', wasm),
         data_script("text/plain", 'id="text"', packed_text()),
     ]
@@ -317,7 +356,7 @@ def built_page() -> str:
     parts = {
         "/*STYLE*/": source("page.css").strip(),
         "<!--DATA-->": "\n".join(data),
-        "/*PAGE*/": source("page.js").strip(),
+        "/*PAGE*/": "\n".join(plain_script(source(name)) for name in PAGE_SCRIPTS),
     }
     for place, content in parts.items():
         before, found, after = page.partition(place)

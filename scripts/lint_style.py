@@ -20,7 +20,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("src/attnlab", "attncheck/src/attncheck")
 TESTS = ("tests", "attncheck/tests")
-LINTED = ("train.py", *PACKAGES, "scripts", "benchmarks", "experiments", "docs", *TESTS)
+LINTED = (
+    "train.py",
+    *PACKAGES,
+    "src/hydra_plugins",
+    "scripts",
+    "benchmarks",
+    "experiments",
+    "docs",
+    *TESTS,
+)
 # In 1,000 lines of code, comprehensions with a second `for` or another one inside.
 MOST_NESTED = 1.5
 

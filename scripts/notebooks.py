@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell
 
 ROOT = Path(__file__).resolve().parents[1]
 SHEETS = sorted(ROOT.glob("docs/exercises/sheets/[0-9]_*.py"))
-CHAPTERS = sorted(ROOT.glob("docs/chapters/[0-9]_*.py"))
+CHAPTERS = sorted(ROOT.glob("docs/chapters/[0-9]*_*.py"))
 QUICKSTART = ROOT / "docs" / "quickstart.py"
 
 

@@ -8,38 +8,51 @@ go to outputs/rows-floors.jsonl. `python scripts/fill_pages.py` fills the page.
 """
 
 import time
+from collections.abc import Callable
 
 import torch
 
 import attnlab
+from attnlab.api import TrainedRun
 from attnlab.claims.rows import machine, open_rows
 from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import used_set
 from scripts.fill_pages import FLOORS, ROOT, floor_runs
 
+Values = dict[str, float]
 
-def train_without_attention(run: Run, commit: str) -> Row:
-    """The row of a run."""
+
+def trained_row(
+    run: Run, name: str, commit: str, values_of: Callable[[TrainedRun], Values]
+) -> Row:
+    """Train a run, below outputs/NAME, and make its row."""
     began = time.process_time()
-    where = {"outputs": str(ROOT / "outputs"), "name": "floors", "seed": run.seed}
-    metrics = attnlab.train(*run.overrides, "probes=none", "logger=none", **where).metrics
-    values = {"val_accuracy": metrics["val_accuracy"], "val_loss": metrics["val_loss"]}
-    for length, measured in metrics.get("by_length", {}).items():
-        values[f"accuracy_at_{length}"] = measured["accuracy"]
+    where = {"outputs": str(ROOT / "outputs"), "name": name, "seed": run.seed}
+    trained = attnlab.train(*run.overrides, "logger=none", **where)
     return {
         "overrides": list(run.overrides),
         "seed": run.seed,
-        "status": metrics["status"],
-        "values": values,
+        "status": trained.metrics["status"],
+        "values": values_of(trained),
         "cpu_seconds": round(time.process_time() - began, 1),
-        "instruction_set": used_set(metrics["device"], metrics["instruction_set"]),
+        "instruction_set": used_set(trained.metrics["device"], trained.metrics["instruction_set"]),
         "commit": commit,
         "machine": machine(),
     }
+
+
+def accuracies(trained: TrainedRun) -> Values:
+    """What docs/tasks.md prints of a run."""
+    metrics = trained.metrics
+    values = {"val_accuracy": metrics["val_accuracy"], "val_loss": metrics["val_loss"]}
+    for length, measured in metrics.get("by_length", {}).items():
+        values[f"accuracy_at_{length}"] = measured["accuracy"]
+    return values
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # as the runs of claims, so that rounding has one order
     rows, at_commit = open_rows(FLOORS, ROOT / "outputs" / "rows-floors.jsonl")
     for missing in [run for run in floor_runs() if run not in rows]:
-        print(rows.add(train_without_attention(missing, at_commit)), rows[missing]["values"])
+        rows.add(trained_row(missing, "floors", at_commit, accuracies))
+        print(missing, rows[missing]["values"])

@@ -11,6 +11,8 @@ from torch import nn
 from attnlab.attention.ops import rotate, sinusoids
 from attnlab.init import init_weights
 from attnlab.model import GPT
+from attnlab.training.config import read_config
+from tests.conftest import settings
 
 T, C, V = 11, 16, 7
 POSITIONS = ["learned", "sinusoidal", "none"]
@@ -74,3 +76,22 @@ def test_all_positions_start_with_the_same_weights() -> None:
         weights = dict(net_of(positions).named_parameters())
         assert learned.keys() - weights.keys() == {"wpe.weight"}
         assert all(torch.equal(learned[name], weight) for name, weight in weights.items())
+
+
+SOME = "+attn@attn.layers.2=rotary +attn@attn.layers.3=sdpa attn@attn.layers.1=rotary"
+
+
+@pytest.mark.parametrize(
+    ("words", "rotated"),
+    [
+        ("attn=rotary", [True] * 4),
+        ("attn=hybrid attn@attn.layers.0=rotary", [True, False] * 2),
+        (f"attn=hybrid attn@attn.layers.0=rotary {SOME}", [True, True, True, False]),
+        ("attn=sdpa", [False] * 4),
+    ],
+)
+def test_rotary_positions_are_in_all_layers_or_in_some(words: str, rotated: list[bool]) -> None:
+    config = read_config(settings(*words.split(), "model.n_layer=4", "model.positions=none"))
+    net: Any = config.model(V)
+    assert net.wpe is None
+    assert [block.attn.rotary is not None for block in net.blocks] == rotated

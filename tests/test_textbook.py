@@ -280,6 +280,60 @@ def test_the_cosine_of_input_and_output_is_that_of_unrelated_vectors():
     assert torch.stack(sizes).mean() == pytest.approx(float(unrelated.abs().mean()), abs=0.02)
 
 
+def test_learned_positions_end_at_the_block_size():
+    config, _ = composed(["preset=micro", "model.block_size=8"], ROOT / "experiments")
+    net = config.model(5)
+    assert net.wpe.weight.shape[0] == 8
+    with pytest.raises(ValueError, match="9 positions do not fit"):
+        net(torch.zeros(1, 9, dtype=torch.int64))
+
+
+def test_a_mask_after_the_softmax_and_a_division_are_a_mask_before_it():
+    scores, mask = normal(6, 6), torch.ones(6, 6).tril().bool()
+    before = scores.masked_fill(~mask, -math.inf).softmax(-1)
+    after = scores.softmax(-1).masked_fill(~mask, 0)
+    assert torch.allclose(after / after.sum(-1, keepdim=True), before, atol=1e-6)
+
+
+@pytest.mark.parametrize(("heads", "redundant"), [(1, True), (4, False)])
+def test_the_output_projection_is_redundant_for_one_head_only(heads, redundant):
+    """One head: its values may be W_v W_o. Of several, each would write to its own channels."""
+    torch.manual_seed(0)
+    layer = SelfAttention(AttentionConfig(16, heads, block_size=6, bias=False))
+    x = normal(2, 6, 16)
+    pattern = layer.pattern(x)  # (B, H, T, T)
+    values = (x @ (layer.W_v @ layer.W_o)).unflatten(-1, (heads, -1)).transpose(1, 2)
+    without = (pattern @ values).transpose(1, 2).flatten(2)
+    assert torch.allclose(without, layer(x), atol=1e-5) == redundant
+
+
+def test_without_residual_connections_positions_become_alike():
+    """Layers of unmasked attention, untrained (Dong et al. 2021)."""
+    x = normal(1, 32, 64)
+    alike = {}
+    for residual in (False, True):
+        y = x
+        for seed in range(6):
+            torch.manual_seed(seed)
+            layer = SelfAttention(AttentionConfig(64, 4, block_size=32), may_attend=bidirectional)
+            out = layer(F.layer_norm(y, (64,)))
+            y = y + out if residual else out
+        y = F.normalize(y[0], dim=-1)
+        alike[residual] = (y @ y.T).mean().item()
+    assert alike[False] > 0.99 and alike[True] < 0.5
+
+
+def test_how_much_of_the_original_position_is_left_without_residual_connections():
+    """UvA tutorial 6: an output at position i "has no relation to its original input"."""
+    torch.manual_seed(0)
+    x = normal(1, 32, 64)
+    layer = SelfAttention(AttentionConfig(64, 4, block_size=32), may_attend=bidirectional)
+    with torch.no_grad():
+        alone = F.cosine_similarity(layer(x), x, dim=-1).abs().mean()
+        kept = F.cosine_similarity(x + layer(x), x, dim=-1).mean()
+    assert alone < 0.2 and kept > 0.9
+
+
 SOURCED = [row for name, rows in statements().items() if name != "unsourced" for row in rows]
 
 

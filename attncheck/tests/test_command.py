@@ -142,3 +142,50 @@ def test_the_command_and_the_module_are_the_same(file: str) -> None:
     module = [sys.executable, "-m", "attncheck", f"{file}:leaky"]
     done = subprocess.run(module, capture_output=True, text=True)
     assert done.returncode == 1 and "up to t + 1" in done.stdout, done
+
+
+FLAGS = """
+import torch
+from torch import nn
+
+class Encoder(nn.Module):
+    vocab_size, block_size = 11, 13
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, ids): return self.head(self.embed(ids) + self.embed(ids).mean(1)[:, None])
+
+class Mixes(Encoder):
+    def forward(self, ids): return self.head(self.embed(ids).cumsum(1) + self.embed(ids).mean(0))
+
+class Finite(Encoder):
+    def forward(self, ids):
+        x = self.embed(ids)
+        later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        return self.head((self.q(x) @ self.k(x).mT).masked_fill(later, -1e4).softmax(-1) @ x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("Encoder", 1),
+        ("Encoder --encoder", 0),
+        ("Encoder --prefix 12", 1),
+        ("Encoder --prefix 13", 0),
+        ("Mixes", 1),
+        ("Mixes --accept rows", 0),
+        ("Mixes --accept padding", 2),
+        ("Finite", 0),
+        ("Finite --strict", 1),
+    ],
+)
+def test_what_is_meant_is_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attncheck: Callable[..., Any], target: str,
+    code: int,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flags.py").write_text(FLAGS)
+    done = attncheck(*f"flags.py:{target}".split())
+    assert done.code == code, done

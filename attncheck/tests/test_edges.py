@@ -1,17 +1,24 @@
 """Cases at the edge of a check: small logits, NaN after other calls, short maps, own documents."""
 
+from typing import Any
+from unittest import SkipTest
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attncheck import (
+    CannotCheck,
     CheckFailed,
     assert_deterministic,
     assert_documents_separate,
     assert_loss_shifted,
+    checks_for,
+    checkup,
 )
 from attncheck.leaks import explain_map
+from examined.small import Served
 
 V = 29
 
@@ -110,3 +117,70 @@ def test_rows_may_need_equally_many_documents() -> None:
     assert_documents_separate(
         Packed(), call=lambda model, ids, documents: model(ids, document_ids=documents)
     )
+
+
+class BesideEncoder(Served):
+    """A decoder that can stand beside an encoder, as GPT-2 can."""
+
+    def forward(self, input_ids: Tensor, encoder_hidden_states: object = None, labels=None):
+        return super().forward(input_ids, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("shift", "status"), [(1, "ok"), (0, "not applicable"), (2, "fault"), (-1, "fault")]
+)
+def test_the_loss_of_a_decoder_beside_an_encoder_is_examined(shift: int, status: str) -> None:
+    torch.manual_seed(0)
+    statuses = {r.check: r.status for r in checkup(BesideEncoder(shift=shift)).results}
+    assert statuses["loss"] == status
+
+
+def by_mask(ids: Tensor, mask: Tensor | None = None) -> Tensor:
+    return F.one_hot(ids, V).double().cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "check"),
+    [
+        (by_mask, {}, "padding"),
+        (Served(), {"call": lambda model, ids: model(ids)}, "padding"),
+        (Served(), {"call": lambda model, ids: model(ids)}, "cache"),
+        (Served(), {"call": lambda model, ids: model(ids)}, "loss"),
+        (Served(), {"causal": False}, "loss"),
+    ],
+)
+def test_what_an_argument_suggests_has_a_row_that_says_why_it_is_not_tried(
+    model: Any, given: dict[str, Any], check: str
+) -> None:
+    results = checkup(model, vocab_size=V, block_size=24, **given).results
+    (row,) = [result for result in results if result.check == check]
+    assert row.status == "not applicable" and "give" in row.message
+
+
+def test_in_a_test_suite_what_does_not_apply_is_skipped_and_what_is_accepted_passes() -> None:
+    torch.manual_seed(0)
+    model = Served(shift=2)
+    checks = {check.__name__: check for check in checks_for(model, accept=["loss"])}
+    assert checks["loss"]().startswith("accepted: targets are shifted twice")
+    checks = {check.__name__: check for check in checks_for(model, causal=False)}
+    with pytest.raises(SkipTest, match="not applicable"):
+        checks["causal"]()
+
+
+def test_a_suspicion_is_counted_and_a_fault_if_it_is_asked_for() -> None:
+    torch.manual_seed(0)
+    model = Served(shift=0)
+    plain, strict = checkup(model), checkup(model, strict=True)
+    assert (plain.suspicions, plain.exit_code, strict.exit_code) == (1, 0, 1)
+    assert "1 suspicion" in plain.verdict and plain.healthy and not strict.healthy
+
+
+def test_a_property_that_the_model_has_no_place_for_cannot_be_accepted() -> None:
+    with pytest.raises(CannotCheck, match="no property of this model is cash; there are"):
+        checkup(Served(), accept=["cash"])
+
+
+def test_an_assertion_that_fails_shows_no_frames_of_its_own() -> None:
+    with pytest.raises(CheckFailed) as caught:
+        assert_loss_shifted(Served(shift=2))
+    assert len(caught.traceback) == 2  # the line above, and the assertion, which pytest hides

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def state_of(model: Any) -> Any:
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("name", ["checkup", *(x for x in package.__all__ if x[:7] == "assert_")])
 def test_a_model_is_as_it_was_also_after_an_error(name: str, fails: bool) -> None:
-    if name in ("assert_kernel_equal", "assert_targets_shifted"):
+    if name == "assert_kernel_equal":
         pytest.skip("it takes no model")
     model = Untidy(fails)
     model.beside.drop.eval()
@@ -190,9 +191,8 @@ def test_steps_that_are_refused_are_said() -> None:
         raise RuntimeError("no cache was set up")
 
     model = Cached(Decay)
-    assert "several tokens at a time, which is refused" in package.assert_cache_equal(
-        model, single
-    )
+    said = package.assert_cache_equal(model, single)
+    assert re.search(r"several tokens at a time.* refused \(RuntimeError: one token", said), said
     with pytest.raises(CannotCheck, match="no cache was set up"):
         package.assert_cache_equal(model, broken)
 

@@ -3,6 +3,7 @@
 Letters: B batch, T time, V symbols.
 """
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from attncheck import CheckFailed, assert_cache_equal, assert_causal, checkup
 from attncheck import causal as causality
 from examined.modes import Cache, OtherNames, Stateful
-from examined.small import LM, Attention, C, V, every, filled, tril
+from examined.small import LM, Attention, C, Served, V, every, filled, tril
 
 LENGTH = 32
 
@@ -85,13 +86,47 @@ class OtherError(Exception):
 def test_a_call_that_only_asks_may_be_refused(refused: str, error: Any) -> None:
     torch.manual_seed(0)
     statuses = judged(Refuses(refused, error))
+    if refused == "documents":
+        assert statuses.pop("documents") == "not applicable"
     assert set(statuses.values()) == {"ok"}, statuses
 
 
-def test_padding_that_is_refused_is_told_by_its_property_alone() -> None:
+def test_a_side_of_padding_that_is_refused_is_told_as_not_tried() -> None:
     torch.manual_seed(0)
-    statuses = judged(Refuses("left"))
-    assert [check for check, status in statuses.items() if status != "ok"] == ["padding"]
+    report = checkup(Refuses("left"))
+    assert report.exit_code == 0 and "padding, left, which is refused" in " ".join(report.missing)
+
+
+class Crashes(Served):
+    """An operation inside of it fails where a mask has padding, perhaps in steps alone."""
+
+    def __init__(self, *, in_steps: bool, deliberate: bool) -> None:
+        super().__init__()
+        self.in_steps, self.deliberate = in_steps, deliberate
+
+    def forward(self, input_ids: Tensor, attention_mask: Any = None, *args: Any, **more: Any):
+        stepwise = more.get("past_key_values") is not None
+        padded = attention_mask is not None and not attention_mask.all()
+        if padded and stepwise >= self.in_steps:
+            if self.deliberate:
+                raise NotImplementedError("padding is not supported")
+            torch.ones(3) + torch.ones(4)
+        return super().forward(input_ids, attention_mask, *args, **more)
+
+    forward.__signature__ = inspect.signature(Served.forward)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("deliberate", [False, True])
+@pytest.mark.parametrize(("in_steps", "check"), [(False, "padding"), (True, "padded cache")])
+def test_a_crash_where_the_simpler_call_works_is_a_failure(
+    in_steps: bool, check: str, deliberate: bool
+) -> None:
+    torch.manual_seed(0)
+    report = checkup(Crashes(in_steps=in_steps, deliberate=deliberate))
+    statuses = {result.check: result.status for result in report.results}
+    assert statuses["cache"] == "ok"
+    assert statuses[check] == ("not applicable" if deliberate else "failed"), report
+    assert report.exit_code == (0 if deliberate else 3)
 
 
 class Encoder(nn.Module):

@@ -384,9 +384,12 @@ paragraph(
 )
 
 # %% [markdown]
-# So the sentence "training breaks without the scale" needs a condition: scores that vary widely
-# at the start. Even then the loss decreases, because the embeddings and the MLP learn. The attention
-# of a wide head starts late; `experiments/unscaled` measures how much of it is left.
+# What do textbooks say? Vaswani et al. (2017, section 3.2.1) "suspect" that large dot products push
+# the softmax "into regions where it has extremely small gradients", for components of variance 1. Raschka
+# (Build a Large Language Model, section 3.4.1) adds that such gradients "can drastically slow down
+# learning or cause training to stagnate". The condition matters: scores must vary widely at the
+# start. Even then the loss decreases, because the embeddings and the MLP learn. The attention of a
+# wide head starts late; `experiments/unscaled` measures how much of it is left.
 #
 # ## Summary
 #
@@ -398,7 +401,7 @@ paragraph(
 # ## Exercises
 #
 # **1.** Which scale would keep the scores near 1 if queries and keys were *equal* vectors, not
-# independent? (During training, they become more similar.)
+# independent?
 
 # %% tags=["hide-cell"]
 # q · q is a sum of D terms of mean 1, so it grows like D, not like √D; see attn=inverse_scale.
@@ -462,5 +465,6 @@ assert torch.allclose(
 # - Vaswani et al. (2017), [Attention is all you need](https://arxiv.org/abs/1706.03762), section 3.2.1
 #   and footnote 4.
 # - Derrida (1981), [Random-energy model](https://doi.org/10.1103/PhysRevB.24.2613).
-# - Yang et al. (2022), [Tensor programs V](https://arxiv.org/abs/2203.03466), which scales by 1/D.
+# - Yang et al. (2022), [Tensor programs V](https://arxiv.org/abs/2203.03466), whose factor
+#   [shrinks with the width like 1/D](https://github.com/microsoft/mup), from 1/√D at D = 64: `attn=mup_scale`.
 # - Henry et al. (2020), [Query-key normalization for transformers](https://arxiv.org/abs/2010.04245).

@@ -184,8 +184,10 @@ with torch.no_grad():
 
 # %% [markdown]
 # This symmetry has a consequence. Heads that are *equal* get equal gradients, and elementwise updates
-# keep them equal. `identical` copies all weights of the first head to the others, including the output slice.
-# `identical_qkv` leaves the output slices as initialized.
+# keep them equal. The same is taught of equal hidden units, with the remark that dropout would separate them
+# ([Dive into Deep Learning](https://d2l.ai/chapter_multilayer-perceptrons/numerical-stability-and-init.html),
+# "Breaking the Symmetry"). `identical` copies all weights of the first head to the others, including
+# the output slice. `identical_qkv` leaves the output slices as initialized.
 #
 # **Predict.** Which of the two keeps the heads equal?
 

@@ -28,6 +28,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -196,6 +197,10 @@ assert (
 )  # T × T numbers are kept for the backward pass
 assert powers["memory", "sdpa"] < 1.4  # SDPA does not keep them
 assert held["manual", 4096] > 12 * held["sdpa", 4096]
+last = {
+    name: exponent(LENGTHS[-2:], [took[name, T] for T in LENGTHS[-2:]])
+    for name in KERNELS
+}
 
 paragraph(
     f"**Explain.** Fitted exponents on this machine: time {powers['time', 'manual']:.2f} (manual) and "
@@ -203,7 +208,9 @@ paragraph(
     f"{powers['memory', 'sdpa']:.2f}. At T = {LENGTHS[-1]:,}, sdpa takes "
     f"{took['sdpa', 1024] / took['manual', 1024]:.0%} of the time of the written-out kernel, and at T = "
     f"{FURTHER[-1]:,} it needs {held['sdpa', 4096] / held['manual', 4096]:.0%} of its memory. "
-    "Times vary between machines and from run to run; memory does not."
+    "Times vary between machines and from run to run; memory does not. "
+    f"Between the two longest texts, time grows like T to the {last['manual']:.2f} (manual) and {last['sdpa']:.2f} (sdpa): "
+    "at short lengths, a larger part of it does not grow with T², such as the start of each operation."
 )
 
 # %% [markdown]
@@ -366,14 +373,37 @@ f"{int(window.sum()):,}, {share:.0%} of the causal ones"
 # %% [markdown]
 # **4.** What share of a training step does attention take?
 
+
+# %% tags=["hide-cell"]
+def share_of_a_step(T, n_layer=2, tokens=4096):
+    """CPU time of scores, softmax and average in all layers, as a share of a training step's."""
+    net = GPT(SelfAttention, 65, n_layer=n_layer, n_head=H, n_embd=C, block_size=T)
+    symbols = torch.randint(65, (tokens // T, T))
+    q, k, v = torch.randn(3, tokens // T, H, T, D, requires_grad=True)
+    mask = build_mask(causal, T)
+
+    def step():
+        cross_entropy(net(symbols).flatten(0, 1), symbols.flatten()).backward()
+
+    def mix():
+        sdpa(q, k, v, mask=mask, scale=D**-0.5, dropout=0.0).sum().backward()
+
+    return n_layer * seconds(mix, rounds=3) / seconds(step, rounds=3)
+
+
+shares = {T: share_of_a_step(T) for T in (64, 256, 1024)}
+assert shares[64] < 0.5 and shares[64] < shares[1024]
+
+table(
+    ["T", "share of mixing in a training step, 4,096 tokens"],
+    [[f"{T:,}", f"{share:.0%}"] for T, share in shares.items()],
+)
+
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
-# A small share at 64 characters, so a faster kernel makes almost no difference:
-#
-#     python benchmarks/bench.py attention   # time and memory by length, up to T = 1,024
-#     python train.py -m attn=sdpa,manual model.block_size=64,256 data=plays trainer.max_steps=100 name=cost
-#     attnlab runs outputs/cost
+# The table above: at 64 characters it is small, so a faster kernel makes almost no difference. The rest are
+# projections, MLP and the output layer, whose cost for each token does not depend on T.
 #
 # </details>
 

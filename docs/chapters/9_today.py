@@ -190,7 +190,9 @@ paragraph(
     + ", ".join(f"`{name}` {means[name]:.3f}" for name in ordered)
     + ". Did you expect all keys to win? After 100 steps, these models have hardly learned to spell. For that, "
     f"the last few characters are enough. A perfect model reaches {floor:.2f}, but it needs "
-    "words from far back. So the winner of a short training says little about a long one. The three "
+    "words from far back, and nothing here shows who wins once they are learned. On Shakespeare, the "
+    "[ranking](../../experiments/ranking/README.md) has trained for longer: a window of 8 is 0.128 nats better than "
+    "all keys after 300 steps, and 0.034 after 1,200. The three "
     f"seeds of `sdpa` have a standard deviation of {noise:.3f} nats: a difference that is not much "
     "larger may be noise."
 )
@@ -227,7 +229,7 @@ paragraph(
 # | How many seeds, and are they paired? | With one seed, even equal variants have a winner. If both use the same seeds, much of the noise cancels. |
 # | Is each variant at its own best learning rate? | In chapter 2, the map of eight runs changes with the rate. A rate tuned for the baseline favors the baseline. |
 # | How many parameters, operations, and kept numbers does each have? | A gate adds weights. Compare it with a baseline that is as large. |
-# | Is the order the same after four times as many steps? | Some layers learn fast and end worse, as the window above may. |
+# | Is the order the same after four times as many steps? | Some layers learn fast: the lead of a window shrinks from 0.128 to 0.034 nats. |
 # | On how many texts and tasks? | A window costs little on a text without long repetitions, and much on recall. |
 #
 # `attnlab rank` answers these questions for many variants and for your own ([ranking.md](../ranking.md)).
@@ -270,10 +272,14 @@ round(needed)
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
-# Compare paired seeds. The sweep ends with a sentence for each variant, which says in how many seeds it is worse:
+# No, it helps. Compare paired seeds; with seeds 0, 1 and 2, windows of 8 end 0.143 nats lower than all keys, and one layer
+# of each 0.136, both in three of three:
 #
 #     python train.py -m attn=sdpa,sliding_window,hybrid preset=micro seed=0,1,2 name=window
 #     attnlab compare outputs/window
+#
+# In the [ranking](../../experiments/ranking/README.md), with ten seeds and each model at its best rate, windows are
+# 0.128 nats better after 300 steps and 0.034 after 1,200. On recall they fail.
 #
 # </details>
 

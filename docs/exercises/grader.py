@@ -34,6 +34,7 @@ from .about_masks import (
     check_kernel,
     check_masked_softmax,
 )
+from .about_positions import check_alibi_bias, check_rotate_pairs, check_sinusoid_table
 from .about_scores import (
     check_additive_scores,
     check_attention,
@@ -78,6 +79,9 @@ EXERCISES: Mapping[str, Callable[[Callable[..., Any]], None]] = {
     "finite_fill_leak": check_finite_fill_leak,
     "same_without_scale": check_same_without_scale,
     "late_mask_leak": check_late_mask_leak,
+    "sinusoid_table": check_sinusoid_table,
+    "rotate_pairs": check_rotate_pairs,
+    "alibi_bias": check_alibi_bias,
 }
 
 

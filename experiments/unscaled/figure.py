@@ -5,7 +5,8 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.judged_claim import Finding, JudgedClaim
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.plotting.drawing import BLACK, GREEN, VERMILION
 from attnlab.runs.share import Share, share_of
 

@@ -27,10 +27,10 @@ export const BAND = 16;
  *  each band of keys, which queries read them. */
 export function buildMask({ may_attend, window, kernel }, T, length) {
   const inText = (q, k) => q < length && k < length;
-  const may = (q, k) => inText(q, k) && MASKS[may_attend](q, k)
-    && (window === null || Math.abs(q - k) < window);
+  const may = (q, k) =>
+    inText(q, k) && MASKS[may_attend](q, k) && (window === null || Math.abs(q - k) < window);
   const reads = (q, k) => {
-    if (!inText(q, k)) return q === k;  // rows after the text, which nobody looks at
+    if (!inText(q, k)) return q === k; // rows after the text, which nobody looks at
     return kernel === "zero_fill" || may(q, k);
   };
   const queries = [];
@@ -67,12 +67,18 @@ function rangeOf(touches, start, T) {
 
 // ---- initial weights
 
-/** Queries and keys N(0, 1/C), so that they have variance 1; values N(0, 0.02^2). */
-function drawQkv({ value, count, K: C }, stream) {
-  const drawn = stream.normal(count);
-  const values = 2 * C * C;  // the first 2 C rows are queries and keys
-  value.set(times(drawn.subarray(0, values), 1 / Math.sqrt(C)));
-  value.set(times(drawn.subarray(values), 0.02), values);
+// The standard deviation of query and key weights, by model.init: "unit" gives queries and keys
+// variance 1 (Vaswani et al. 2017, footnote 4), "gpt2" is that of all weights of GPT-2.
+export const QK_STD = { unit: (C) => 1 / Math.sqrt(C), gpt2: () => 0.02 };
+
+/** Queries and keys N(0, QK_STD^2), values N(0, 0.02^2). */
+function drawQkv(init) {
+  return ({ value, count, K: C }, stream) => {
+    const drawn = stream.normal(count);
+    const values = 2 * C * C; // the first 2 C rows are queries and keys
+    value.set(times(drawn.subarray(0, values), QK_STD[init](C)));
+    value.set(times(drawn.subarray(values), 0.02), values);
+  };
 }
 
 // Rules for the heads, applied once the weights are drawn. Head h owns the rows h D to (h + 1) D
@@ -82,7 +88,7 @@ const HEAD_RULES = {
 
   /** Give every head the weights of the first, and divide the output by sqrt(H). */
   identical({ qkv, proj, n_head: H, head_size: D, C }) {
-    const first = (i) => i - (i % C) + (i % D);  // the same row or column in head 0
+    const first = (i) => i - (i % C) + (i % D); // the same row or column in head 0
     const rows = qkv.weight.value.slice();
     for (let i = 0; i < 3 * C; i++) {
       qkv.weight.value.set(rows.subarray(first(i) * C, (first(i) + 1) * C), i * C);
@@ -97,11 +103,19 @@ const HEAD_RULES = {
 /** Multi-head self-attention (Vaswani et al. 2017, section 3.2). The settings are those of
  *  conf/attn/*.yaml. */
 export class SelfAttention {
-  constructor(context, name, {
-    kernel = "sdpa", scale = null, may_attend = "causal", window = null, heads = null,
-    head_init = "independent",
-  }) {
-    const { n_layer, n_head, n_embd: C, block_size: T } = context.model;
+  constructor(
+    context,
+    name,
+    {
+      kernel = "sdpa",
+      scale = null,
+      may_attend = "causal",
+      window = null,
+      heads = null,
+      head_init = "independent",
+    },
+  ) {
+    const { n_layer, n_head, n_embd: C, block_size: T, init } = context.model;
     const { batch_size: B, N } = context;
     this.operations = context.operations;
     this.C = C;
@@ -112,15 +126,15 @@ export class SelfAttention {
       throw new Error(`D = ${this.head_size} must be a multiple of 8, and T = ${T} of ${BAND}`);
     }
     const output = normal(0.02 / Math.sqrt(2 * n_layer));
-    this.qkv = new Linear(context, context.parameter(`${name}.qkv.weight`, 3 * C, C, drawQkv));
+    this.qkv = new Linear(context, context.parameter(`${name}.qkv.weight`, 3 * C, C, drawQkv(init)));
     this.proj = new Linear(context, context.parameter(`${name}.proj.weight`, C, C, output));
     HEAD_RULES[head_init](this);
 
-    this.masks = new Map();  // by length of the text
+    this.masks = new Map(); // by length of the text
     this.maskOf = (T, length) => buildMask({ may_attend, window, kernel }, T, length);
-    this.pattern = context.zeros(B * this.n_head * T * T);  // (B, H, T, T)
-    this.dPattern = context.zeros(T * T);  // of one head
-    this.turned = context.zeros(this.head_size * T);  // keys or values of one head, (D, T)
+    this.pattern = context.zeros(B * this.n_head * T * T); // (B, H, T, T)
+    this.dPattern = context.zeros(T * T); // of one head
+    this.turned = context.zeros(this.head_size * T); // keys or values of one head, (D, T)
     this.mixed = context.zeros(N * C);
     this.dRows = context.zeros(N * 3 * C);
   }

@@ -11,7 +11,7 @@ export class Context {
   constructor(operations, seed, model, batch_size) {
     this.operations = operations;
     this.seed = seed;
-    this.model = model;  // n_layer, n_head, n_embd, block_size
+    this.model = model; // n_layer, n_head, n_embd, block_size, init
     this.batch_size = batch_size;
     this.N = batch_size * model.block_size;
     this.parameters = [];
@@ -37,7 +37,7 @@ class Parameter {
     this.M = M;
     this.K = K;
     this.count = M * K;
-    this.padded = M === 1 ? 1 : 8 * Math.ceil(M / 8);  // rows; those after M are 0 and stay 0
+    this.padded = M === 1 ? 1 : 8 * Math.ceil(M / 8); // rows; those after M are 0 and stay 0
     this.value = context.zeros(this.padded * K);
     this.grad = context.zeros(this.padded * K);
     this.mean = context.zeros(this.padded * K);
@@ -69,7 +69,7 @@ export class Linear {
     const M = weight.padded;
     this.operations = context.operations;
     this.weight = weight;
-    this.turned = context.zeros(M * weight.K);  // (K, M)
+    this.turned = context.zeros(M * weight.K); // (K, M)
     this.out = context.zeros(context.N * M);
     this.dx = context.zeros(context.N * weight.K);
   }
@@ -100,8 +100,8 @@ export class LayerNorm {
     this.operations = context.operations;
     this.C = C;
     this.weight = context.parameter(name, 1, C, ones);
-    this.unit = context.zeros(N * C);  // x, normalized
-    this.inverse = context.zeros(N);  // 1 / standard deviation of each row
+    this.unit = context.zeros(N * C); // x, normalized
+    this.inverse = context.zeros(N); // 1 / standard deviation of each row
     this.out = context.zeros(N * C);
   }
 
@@ -115,9 +115,7 @@ export class LayerNorm {
   backward(dOut, dx, N) {
     const { C, weight, unit, inverse } = this;
     weight.grad.fill(0);
-    this.operations.layerNormBackward(
-      N, C, dOut, weight.value, unit, inverse, dx, weight.grad,
-    );
+    this.operations.layerNormBackward(N, C, dOut, weight.value, unit, inverse, dx, weight.grad);
   }
 }
 

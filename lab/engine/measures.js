@@ -14,21 +14,6 @@ export function measures(pattern, H, T, may) {
   };
 }
 
-/** The head that attends most to the next position, { layer, head, weight }: its mean weight there,
- *  over the queries that have a next position. */
-export function mostAhead(patterns, T) {
-  let most = { layer: 0, head: 0, weight: -1 };
-  patterns.forEach((pattern, layer) => {
-    for (let head = 0; head < pattern.length / (T * T); head++) {
-      let sum = 0;
-      for (let q = 0; q < T - 1; q++) sum += pattern[(head * T + q) * T + q + 1];
-      const weight = sum / (T - 1);
-      if (weight > most.weight) most = { layer, head, weight };
-    }
-  });
-  return most;
-}
-
 function countKeys(may, q, T) {
   let count = 0;
   for (let k = 0; k < T; k++) count += may(q, k);
@@ -54,7 +39,7 @@ function entropy(pattern, { B, H, T }, visible, rows) {
       sum += nats / Math.log(visible[q]);
     }
   }
-  return sum / (B * H * rows.length);  // NaN if no row counts
+  return sum / (B * H * rows.length); // NaN if no row counts
 }
 
 /** Weight on later positions: the mean over the queries that have some. */
@@ -88,5 +73,5 @@ function similarity(pattern, { B, H, T }, visible, rows, may) {
       sum += gram[h * H + g] / Math.sqrt(gram[h * H + h] * gram[g * H + g]);
     }
   }
-  return sum / (H * (H - 1));  // NaN for a single head
+  return sum / (H * (H - 1)); // NaN for a single head
 }

@@ -15,7 +15,7 @@ class MLP {
     this.fc = new Linear(context, context.parameter(`${name}.fc.weight`, 4 * C, C, normal(0.02)));
     this.proj = new Linear(context, context.parameter(`${name}.proj.weight`, C, 4 * C, residual));
     this.active = context.zeros(context.N * 4 * C);
-    this.slope = context.zeros(context.N * 4 * C);  // derivative of the GELU
+    this.slope = context.zeros(context.N * 4 * C); // derivative of the GELU
   }
 
   forward(x, N) {
@@ -109,15 +109,15 @@ export class GPT {
   crossEntropy(logits, targets, rows) {
     const V = this.vocab_size;
     const padded = this.embedding.symbols.padded;
-    const largest = new Int32Array(rows);  // where
-    const above = new Float32Array(rows);  // how far the largest logit is above the target's
+    const largest = new Int32Array(rows); // where
+    const above = new Float32Array(rows); // how far the largest logit is above the target's
     for (let n = 0; n < rows; n++) {
       const start = n * padded;
       let at = start;
       for (let i = start; i < start + V; i++) if (logits[i] > logits[at]) at = i;
       largest[n] = at;
       above[n] = logits[at] - logits[start + targets[n]];
-      logits.fill(-Infinity, start + V, start + padded);  // columns without a symbol
+      logits.fill(-Infinity, start + V, start + padded); // columns without a symbol
     }
     this.operations.softmax(rows, padded, matrix(logits, padded), 1);
     let sum = 0;

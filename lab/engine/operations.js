@@ -37,7 +37,7 @@ function matmul(I, J, N, a, b, out) {
   const B = b.data;
   for (let i = 0; i < I; i += 2) {
     for (let n = 0; n < N; n += 2) {
-      let left = 0;  // 2 rows by 2 columns at a time, so that each number read is used twice
+      let left = 0; // 2 rows by 2 columns at a time, so that each number read is used twice
       let right = 0;
       let leftBelow = 0;
       let rightBelow = 0;
@@ -159,10 +159,16 @@ function adamw(count, value, grad, mean, square, { clip, kept, beta1, beta2, rat
 
 export const javascript = {
   name: "JavaScript",
-  matmul, softmax, softmaxBackward, gelu, layerNorm, layerNormBackward, adamw,
+  matmul,
+  softmax,
+  softmaxBackward,
+  gelu,
+  layerNorm,
+  layerNormBackward,
+  adamw,
 };
 
-const SCRATCH = 2 ** 16;  // bytes at address 0 that `matmul` of operations.wat uses
+const SCRATCH = 2 ** 16; // bytes at address 0 that `matmul` of operations.wat uses
 
 /** Tensors in one memory, and the operations on them: in WebAssembly if `wasm` (the bytes of
  *  operations.wat) is given and the browser knows its SIMD instructions, else in JavaScript. */
@@ -171,7 +177,7 @@ export async function createOperations(wasm, megabytes = 64) {
   let used = SCRATCH;
   const zeros = (count) => {
     const tensor = new Float32Array(memory.buffer, used, count);
-    used += 16 * Math.ceil(count / 4);  // each starts at a multiple of 16 bytes
+    used += 16 * Math.ceil(count / 4); // each starts at a multiple of 16 bytes
     return tensor;
   };
   if (wasm === null || !WebAssembly.validate(wasm)) return { ...javascript, zeros };
@@ -185,18 +191,14 @@ function webAssembly(exports) {
   const addresses = (tensors) => tensors.map((tensor) => tensor.byteOffset);
   return {
     name: "WebAssembly",
-    matmul: (I, J, N, a, b, out) => exports.matmul(
-      I, J, N, at(a), 4 * a.row, 4 * a.col, at(b), 4 * b.row, at(out), 4 * out.row,
-    ),
+    matmul: (I, J, N, a, b, out) =>
+      exports.matmul(I, J, N, at(a), 4 * a.row, 4 * a.col, at(b), 4 * b.row, at(out), 4 * out.row),
     softmax: (I, N, x, scale) => exports.softmax(I, N, at(x), 4 * x.row, scale),
-    softmaxBackward: (I, N, p, dp, scale) => exports.softmaxBackward(
-      I, N, at(p), 4 * p.row, at(dp), 4 * dp.row, scale,
-    ),
+    softmaxBackward: (I, N, p, dp, scale) =>
+      exports.softmaxBackward(I, N, at(p), 4 * p.row, at(dp), 4 * dp.row, scale),
     gelu: (count, ...tensors) => exports.gelu(count, ...addresses(tensors)),
     layerNorm: (N, C, ...tensors) => exports.layerNorm(N, C, ...addresses(tensors)),
-    layerNormBackward: (N, C, ...tensors) => exports.layerNormBackward(
-      N, C, ...addresses(tensors),
-    ),
+    layerNormBackward: (N, C, ...tensors) => exports.layerNormBackward(N, C, ...addresses(tensors)),
     adamw: (count, value, grad, mean, square, { clip, kept, beta1, beta2, rate, root }) => {
       const tensors = addresses([value, grad, mean, square]);
       exports.adamw(count, ...tensors, clip, kept, 1 - beta1, beta2, 1 - beta2, rate, root);

@@ -24,7 +24,9 @@ export function sha256(text) {
       const majority = (a & b) ^ (a & c) ^ (b & c);
       [h, g, f, e, d, c, b, a] = [g, f, e, (d + first) | 0, c, b, a, (first + big0 + majority) | 0];
     }
-    [a, b, c, d, e, f, g, h].forEach((x, i) => { state[i] = (state[i] + x) | 0; });
+    [a, b, c, d, e, f, g, h].forEach((x, i) => {
+      state[i] = (state[i] + x) | 0;
+    });
   }
   return state.map((x) => x >>> 0);
 }
@@ -105,7 +107,8 @@ export class Generator {
     const out = new Float32Array(count);
     for (let i = 0; i < count; i++) out[i] = this.uniform();
     for (let start = 0; start + 16 <= count; start += 16) boxMuller(out, start);
-    if (count % 16 !== 0) {  // torch draws the last 16 once more
+    if (count % 16 !== 0) {
+      // torch draws the last 16 once more
       for (let i = count - 16; i < count; i++) out[i] = this.uniform();
       boxMuller(out, count - 16);
     }

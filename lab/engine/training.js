@@ -4,15 +4,6 @@ import { BAND } from "./attention.js";
 import { matrix } from "./operations.js";
 import { Generator } from "./rng.js";
 
-/** A text as ids of its characters, in order of code points: the first 90 % are for training. */
-export function corpus(text) {
-  const alphabet = [...new Set(text)].sort();
-  const ids = new Map(alphabet.map((letter, i) => [letter, i]));
-  const all = Uint8Array.from(text, (letter) => ids.get(letter));
-  const end = Math.floor(0.9 * all.length);
-  return { alphabet, train: all.slice(0, end), val: all.slice(end) };
-}
-
 /** The batch of a step, x and y (B, T): random windows; y is one symbol later than x. */
 export function batch(train, { seed, data, model }, step) {
   const stream = new Generator(seed, "data", step);
@@ -45,8 +36,11 @@ export function update(net, updates, lr, { betas: [beta1, beta2], weight_decay }
   }
   const norm = Math.sqrt(squares);
   const shared = {
-    clip: Math.min(1, 1 / (norm + 1e-6)), beta1, beta2,
-    rate: lr / (1 - beta1 ** updates), root: Math.sqrt(1 - beta2 ** updates),
+    clip: Math.min(1, 1 / (norm + 1e-6)),
+    beta1,
+    beta2,
+    rate: lr / (1 - beta1 ** updates),
+    root: Math.sqrt(1 - beta2 ** updates),
   };
   for (const { value, grad, mean, square, M } of net.parameters) {
     const kept = M > 1 ? 1 - lr * weight_decay : 1;
@@ -69,11 +63,11 @@ export function trainStep(net, train, settings, step) {
 /** The mean loss on a text in windows that do not overlap: `val_loss` of a run. */
 export function evaluate(net, ids, batch_size) {
   const T = net.model.block_size;
-  const last = ids.length - 1;  // has no target
+  const last = ids.length - 1; // has no target
   let sum = 0;
-  for (let start = 0; start < last;) {
+  for (let start = 0; start < last; ) {
     const windows = Math.min(batch_size, Math.floor((last - start) / T));
-    const length = windows > 0 ? T : last - start;  // the last window is shorter
+    const length = windows > 0 ? T : last - start; // the last window is shorter
     const B = Math.max(1, windows);
     const x = new Uint8Array(B * BAND * Math.ceil(length / BAND));
     x.set(ids.subarray(start, start + B * length));

@@ -1,6 +1,6 @@
 // One of the two models of the page. It answers each message { action, ... } with one message.
 
-import { measures, mostAhead } from "./measures.js";
+import { measures } from "./measures.js";
 import { GPT } from "./model.js";
 import { createOperations } from "./operations.js";
 import { Generator } from "./rng.js";
@@ -53,11 +53,11 @@ function look() {
     return measures(pattern, n_head, T, mask.may);
   });
   const mean = (name) => found.reduce((sum, of) => sum + of[name], 0) / found.length;
-  const shown = patterns.map((pattern) => pattern.slice(0, pattern.length / 2));
   return {
-    patterns: shown,
-    ahead: mostAhead(shown, T),
-    entropy: mean("entropy"), future: mean("future"), similarity: mean("similarity"),
+    patterns: patterns.map((pattern) => pattern.slice(0, pattern.length / 2)),
+    entropy: mean("entropy"),
+    future: mean("future"),
+    similarity: mean("similarity"),
   };
 }
 
@@ -68,7 +68,7 @@ function allowed() {
   return Uint8Array.from({ length: T * T }, (_, i) => may(Math.floor(i / T), i % T));
 }
 
-onmessage = async ({ data: { action, ...given } }) => {
+self.onmessage = async ({ data: { action, ...given } }) => {
   try {
     postMessage(await ACTIONS[action](given));
   } catch (error) {

@@ -7,14 +7,16 @@
 import fs from "node:fs";
 import { pathToFileURL } from "node:url";
 
+import { corpusOf } from "../page/texts.js";
+
 const [folder, text] = process.argv.slice(2);
 const load = (name) => import(pathToFileURL(`${folder}/${name}`));
 const { createOperations } = await load("operations.js");
 const { GPT } = await load("model.js");
-const { batch, corpus, evaluate, trainStep } = await load("training.js");
+const { batch, evaluate, trainStep } = await load("training.js");
 const { measures } = await load("measures.js");
 
-const { alphabet, train, val } = corpus(fs.readFileSync(text, "utf8"));
+const { alphabet, train, val } = corpusOf(fs.readFileSync(text, "utf8"));
 const wasm = Buffer.from(fs.readFileSync(`${folder}/operations.wasm.base64`, "utf8"), "base64");
 
 function write(file, net, part) {
@@ -45,7 +47,7 @@ for (const job of JSON.parse(fs.readFileSync(0, "utf8"))) {
   const before = measured(net, settings);
   const losses = [];
   const norms = [];
-  const ms = [];  // CPU time of each step, of all threads
+  const ms = []; // CPU time of each step, of all threads
   for (let step = 0; step < steps; step++) {
     const before = process.cpuUsage();
     const { loss, norm } = trainStep(net, train, settings, step);
@@ -60,7 +62,13 @@ for (const job of JSON.parse(fs.readFileSync(0, "utf8"))) {
     return [[...x], [...y]];
   });
   done.push({
-    name: job.name, operations: operations.name, losses, norms, batches, measures: before, ms,
+    name: job.name,
+    operations: operations.name,
+    losses,
+    norms,
+    batches,
+    measures: before,
+    ms,
     parameters: net.parameters.map(({ name, M, K }) => [name, M, K]),
     val_loss: job.validate ? evaluate(net, val, settings.data.batch_size) : null,
   });

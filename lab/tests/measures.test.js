@@ -4,31 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { MASKS } from "../engine/attention.js";
-import { measures, mostAhead } from "../engine/measures.js";
-
-const T = 16;
-
-/** A pattern (heads, T, T) from functions weight(q, k), one a head. */
-function pattern(...heads) {
-  return Float32Array.from({ length: heads.length * T * T }, (_, i) => {
-    const place = i % (T * T);
-    return heads[Math.floor(i / (T * T))](Math.floor(place / T), place % T);
-  });
-}
-
-const even = () => 1 / T;
-const evenOverThePast = (q, k) => (k <= q ? 1 / (q + 1) : 0);
-const itself = (q, k) => Number(k === q);
-const next = (q, k) => Number(k === q + 1);  // the last query has no next position
-const previous = (q, k) => Number(k === q - 1);
-
-test("the head with most weight on the next position is found", () => {
-  const copies = pattern(even, next);
-  const back = pattern(previous, even);
-  assert.deepEqual(mostAhead([copies, back], T), { layer: 0, head: 1, weight: 1 });
-  assert.deepEqual(mostAhead([back, copies], T), { layer: 1, head: 1, weight: 1 });
-  assert.deepEqual(mostAhead([pattern(even), back], T), { layer: 0, head: 0, weight: 1 / T });
-});
+import { measures } from "../engine/measures.js";
+import { even, evenOverThePast, itself, next, pattern, T } from "./patterns.js";
 
 const MEASURED = [
   ["even, causal", evenOverThePast, MASKS.causal, { entropy: 1, future: 0 }],

@@ -3,9 +3,12 @@
 run = attnlab.train("attn=unscaled", "preset=micro", seed=0)
 runs = attnlab.sweep("attn=sdpa,unscaled", "preset=micro", "seed=0,1,2")
 attnlab.compare(runs)
+attnlab.look(run)
 """
 
 import contextlib
+import html
+import itertools
 import linecache
 import os
 import re
@@ -13,8 +16,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 import pandas as pd
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:  # imported when something is trained
 
     from attnlab.model import GPT
     from attnlab.settings.source import CodeBeside
+    from attnlab.training.workers import Workers
 
 Defined = Callable[..., object]  # a class or a function
 
@@ -43,6 +48,8 @@ class HasImportPath(Protocol):
 
 
 GROUPS = ("attn", "model", "data", "optim")  # whose `_target_` a class given for them is
+# Settings of which a run has one value, so that a list is several runs.
+ONE_OF = (*GROUPS, "preset", "experiment", "seed")
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,8 @@ def train(
             resumed.
         config_dir: a directory of settings of your own, as --config-dir.
         settings: further overrides, such as seed=0 or outputs="/tmp/runs". A class or a function
-            may stand where a name would: `attn=MyLayer`, or `**{"attn.may_attend": my_mask}`.
+            may stand where a name would: `attn=MyLayer`, `**{"attn.may_attend": my_mask}`, or
+            `**{"+callbacks.mine": MyCallback}`.
 
     Returns the run; if it has ended before, nothing is trained. After Ctrl-C, the same call
     resumes it.
@@ -125,7 +133,9 @@ def sweep(
 
     Args:
         overrides, config_dir, settings: as for `train`; "seed=0,1,2" and "seed=range(3)" are
-            three runs.
+            three runs, and so is a list for `seed`, `attn`, `model`, `data`, `optim`, `preset` or
+            `experiment`: `attn=[MyLayer, "sdpa"]`. A list that has a class or a function is
+            several runs for other settings, too, and any other list is one value.
         jobs: processes; by default as many as `attnlab train -m` has. With 1, the runs follow each
             other in this process.
 
@@ -133,38 +143,30 @@ def sweep(
     with the first reason if a run failed; the others are trained first.
     """
     with interrupts_wait():
-        from joblib import Parallel, delayed
-
         from attnlab.settings import source  # noqa: F401  # and with it torch
         from attnlab.settings.words import explanation  # noqa: F401  # and with it Hydra
-        from attnlab.training.sweep_progress import end_with, runs_at_once
+        from attnlab.training.sweep_progress import runs_at_once
+        from attnlab.training.workers import Workers
 
-    asked = _asked(overrides, settings, config_dir)
-    _warn_of_unseen(asked.of_main)
-    each = [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
-    devices = last_of(asked.overrides).get("trainer.devices", "=1").partition("=")[2]
+    each = []
+    for given in _of_each_run(settings):
+        asked = _asked(overrides, given, config_dir)
+        each += [replace(asked, overrides=typed) for typed in _combinations(asked.overrides)]
+    of_main = {name: defined for one in each for name, defined in one.of_main.items()}
+    _warn_of_unseen(of_main)
+    devices = last_of(each[0].overrides).get("trainer.devices", "=1").partition("=")[2]
     jobs = min(jobs or runs_at_once(devices), len(each))
-    if jobs == 1:
-        ended: Iterator[tuple[str, str]] = map(_train_or_say_why, each)
-    else:
-        lines = _lines_of(asked.of_main)
-        worker = delayed(_train_in_worker)
-        parallel = Parallel(
-            n_jobs=jobs,
-            backend="loky",
-            return_as="generator_unordered",
-            initializer=end_with,
-            initargs=(os.getpid(),),
-        )
-        ended = parallel(worker(one, lines, sys.path) for one in each)
     folders = []
     reasons = []
-    for n, (folder, reason) in enumerate(ended, start=1):
-        print(f"{n} of {len(each)}: {folder or reason}", flush=True)
-        if reason:
-            reasons.append(reason)
-        else:
-            folders.append(folder)
+    with Workers(jobs) as workers:
+        in_order = map(_train_or_say_why, each)
+        ended = in_order if jobs == 1 else _train_in_workers(workers, of_main, each)
+        for n, (folder, reason) in enumerate(ended, start=1):
+            print(f"{n} of {len(each)}: {folder or reason}", flush=True)
+            if reason:
+                reasons.append(reason)
+            else:
+                folders.append(folder)
     if reasons:
         raise BadInput(f"{len(reasons)} of {len(each)} runs failed, the first one: {reasons[0]}")
     return read_runs(*folders)
@@ -217,6 +219,43 @@ def judge(
     return judge_table(frame, baseline, within)
 
 
+def look(
+    *runs: TrainedRun | str | Path, text: str | None = None, trust: bool = False
+) -> "AttentionMaps":
+    """Show the attention maps of trained models in a notebook, with tokens to hover, as the page
+    of `attnlab explore` does.
+
+    Args:
+        runs: one or several, to see side by side: runs, their directories, checkpoints, or "hf:"
+            and a model of transformers.
+        text: what the models read; by default, the history of a run on its validation text.
+        trust: as for `load_model`; classes of a run that this process trained are trusted.
+
+    Raises BadInput if there is no such model, or the text does not fit it.
+    """
+    from attnlab.pages.explorer import explore
+
+    trained = any(isinstance(run, TrainedRun) for run in runs)
+    targets = [run.folder if isinstance(run, TrainedRun) else run for run in runs]
+    return AttentionMaps(explore(*targets, text=text, trust=trust or trained))
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The page of `attnlab explore`, which a notebook shows in a cell."""
+
+    page: str  # HTML, which loads nothing
+
+    def __repr__(self) -> str:
+        return "attention maps: show them in a notebook, or write .page to a file"
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: neither styles nor scripts of page and notebook meet.
+        frame = "width: 100%; height: 860px; border: 0; resize: vertical"
+        content = html.escape(self.page)
+        return f'<iframe sandbox="allow-scripts" style="{frame}" srcdoc="{content}"></iframe>'
+
+
 def _frame_of(runs: Sequence[pd.DataFrame | str | Path]) -> pd.DataFrame:
     """Frames and directories as one frame."""
     if not runs:
@@ -236,13 +275,12 @@ def _asked(
             raise BadInput(f"{override!r} must be an override such as 'attn=unscaled'")
         typed.append(override)
     for key, value in settings.items():
-        if callable(value):
-            name = _name_of(key, value)
-            if name.startswith(MAIN):
-                of_main[name.removeprefix(MAIN)] = value
-            typed.append(f"{key}._target_={name}" if key in GROUPS else f"{key}={name}")
-        else:
-            typed.append(f"{key}={_as_typed(key, value)}")
+        if _is_several_runs(value, key):
+            raise BadInput(f"{key} = {value} is several runs: train makes one, sweep takes a list")
+        named = _named(key, value, of_main)
+        is_part = key in GROUPS or re.fullmatch(r"\+?callbacks\.\w+", key)
+        path = f"{key}._target_" if is_part and callable(value) else key
+        typed.append(f"{path}={_as_typed(key, named)}")
     for override in typed:
         name = override.partition("=")[2].removeprefix(MAIN)
         if f"={MAIN}{name}" in override and name in vars(sys.modules["__main__"]):
@@ -253,6 +291,34 @@ def _asked(
         if "." not in name and main.setdefault(name, value) is not value:
             raise BadInput(f"{name} was defined again since; give the one that has this name now")
     return Asked(tuple(typed), of_main, None if config_dir is None else str(config_dir))
+
+
+def _of_each_run(settings: Mapping[str, object]) -> list[dict[str, object]]:
+    """The settings of each run of a sweep: all combinations of the lists."""
+    choices = []
+    for key, value in settings.items():
+        several = value if _is_several_runs(value, key) else [value]
+        choices.append([(key, one) for one in several])
+    return [dict(given) for given in itertools.product(*choices)]
+
+
+def _is_several_runs(value: object, key: str) -> TypeGuard[Sequence[object]]:
+    """Whether a value is one for each run of a sweep. `_target_` may be a list of classes."""
+    if not isinstance(value, list | tuple | range):
+        return False
+    return key in ONE_OF or (not key.endswith("_target_") and any(map(callable, value)))
+
+
+def _named(key: str, value: object, of_main: dict[str, Defined]) -> object:
+    """A value with import paths for classes and functions; those of a notebook go to `of_main`."""
+    if isinstance(value, list | tuple):
+        return [_named(key, one, of_main) for one in value]
+    if not callable(value):
+        return value
+    name = _name_of(key, value)
+    if name.startswith(MAIN):
+        of_main[name.removeprefix(MAIN)] = value
+    return name
 
 
 def _name_of(key: str, value: Defined) -> str:
@@ -283,11 +349,12 @@ def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     """The overrides of each run of a sweep; BadInput for wrong grammar."""
     from hydra.errors import HydraException
 
+    from attnlab.settings.typed import for_hydra
     from attnlab.settings.words import explanation
     from attnlab.training.sweep_progress import runs_of
 
     try:
-        runs = runs_of(overrides, {})
+        runs = runs_of([*map(for_hydra, overrides)], {})
     except HydraException as error:
         raise BadInput(explanation(error, overrides)) from error
     if runs is None:
@@ -324,8 +391,23 @@ def _train_or_say_why(asked: Asked) -> tuple[str, str]:
     try:
         return str(_train(asked, quiet=True).folder), ""
     except Exception as error:  # of the user's code; the other runs go on
-        reason = str(error) if isinstance(error, BadInput) else repr(error)
-        return "", f"{' '.join(asked.overrides)}: {reason}"
+        return "", _why_failed(asked, error)
+
+
+def _why_failed(asked: Asked, error: BaseException) -> str:
+    """The words of a run of a sweep, and why it failed."""
+    reason = str(error) if isinstance(error, BadInput) else repr(error)
+    return f"{' '.join(asked.overrides)}: {reason}"
+
+
+def _train_in_workers(
+    workers: "Workers", of_main: Mapping[str, Defined], each: Sequence[Asked]
+) -> Iterator[tuple[str, str]]:
+    """The same for each run, as they end."""
+    in_worker = partial(_train_in_worker, lines=_lines_of(of_main), path=sys.path)
+    for (asked,), future in workers.each(in_worker, ((asked,) for asked in each)):
+        error = future.exception()  # the process itself ended
+        yield ("", _why_failed(asked, error)) if error else future.result()
 
 
 def _train_in_worker(

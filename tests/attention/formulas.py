@@ -88,10 +88,12 @@ def of_rows(row: Callable[..., Any]) -> Callable[..., Array]:
 # ---- scaled dot products, masks, and how heads share
 
 
-def scaled_dot(w: Weights, x: Array, H: int, *, power: float = -0.5, sees: Sees = PAST) -> Array:
+def scaled_dot(
+    w: Weights, x: Array, H: int, *, power: float = -0.5, factor: float = 1.0, sees: Sees = PAST
+) -> Array:
     """softmax(Q K^T / sqrt(D)) V (Vaswani et al. 2017, eq. 1), with another power of D."""
     q, k, v = projected(w, x, H)
-    return out(w, mixed(v, dots(q, k, power), sees=sees))
+    return out(w, mixed(v, dots([factor * rows for rows in q], k, power), sees=sees))
 
 
 def model_scale(w: Weights, x: Array, H: int, *, power: float = -0.5) -> Array:
@@ -566,6 +568,7 @@ CASES = {
     **dict.fromkeys(("identical_heads", "identical_qkv"), dot({"power": -1})),
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
+    "mup_scale": dot({"factor": 1.0}, power=-1, factor=8.0),
     "model_scale": Case(model_scale, {}, [{"power": -1}]),
     "relative_bias": Case(relative_bias, {}, [{"ahead": 1}]),
     "flipped": dot({"sees": PAST}, sees=(0, math.inf)),

@@ -35,11 +35,11 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the file of docs/own.md, which can be imported."""
-    (code,) = blocks("own.md")
-    (tmp_path / "my_attention.py").write_text(code)
+    """A directory with the files of docs/own.md, which can be imported."""
+    for name, code in zip(("my_attention", "papers"), blocks("own.md"), strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_attention", raising=False)
     return tmp_path
 
 
@@ -56,6 +56,9 @@ CHANGES: list[dict[str, Any]] = [
     {"_target_": "my_attention.SymbolValues", "head_size": 10},
     {"_target_": "my_attention.CostlyGate"},
     {"_target_": "my_attention.NearAndFar"},
+    {"_target_": "papers.PaTH"},
+    {"_target_": "papers.MultiToken", "queries": 4, "keys": 5},
+    {"_target_": "papers.SharedKeys"},
 ]
 
 

@@ -78,7 +78,7 @@ def test_dropout_acts_in_training_only_and_never_in_the_pattern(variant: str) ->
     assert torch.equal(run(layer, x), run(layer, x))
 
 
-@pytest.mark.parametrize("scale", [None, "1/D", 1.0, -0.3])
+@pytest.mark.parametrize("scale", [None, "1/D", "8/D", 1.0, -0.3])
 @pytest.mark.parametrize(
     "predicate", [masks.causal, masks.flipped, masks.bidirectional, masks.peek_one]
 )

@@ -6,7 +6,8 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import processors_in_words
-from attnlab.claims.judged_claim import judge_claim, missing_again, rows_of_arm, set_to_repeat
+from attnlab.claims.finding import rows_of_arm
+from attnlab.claims.judged_claim import judge_claim, missing_again, set_to_repeat
 from attnlab.claims.trials import Run
 from attnlab.claims.work import used_set
 

@@ -7,7 +7,7 @@ import pytest
 
 from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, make_importable
-from attnlab.claims.judged_claim import rows_of_arm
+from attnlab.claims.finding import rows_of_arm
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import is_measurement
 from attnlab.claims.work import composed

@@ -8,6 +8,7 @@ from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, find_claims
 from attnlab.claims.claim_page import all_claims, figure_of, page_block
 from attnlab.claims.declared import git
+from attnlab.claims.elsewhere import committed_rows
 from attnlab.claims.judged_claim import judge_claim, judge_files
 from attnlab.claims.markdown import BEGIN, END, fill_page
 from attnlab.claims.ranking import Protocol, ranking_table
@@ -17,6 +18,7 @@ from attnlab.errors import BadInput
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FIRST = "b308e5e"  # a commit before all that rows name
+ROWS = committed_rows(EXPERIMENTS)
 CLAIMS = find_claims([str(file.parent) for file in sorted(EXPERIMENTS.glob("*/claim.yaml"))])
 
 
@@ -30,7 +32,7 @@ def published(page: Path) -> str:
 def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> None:
     rows = Rows(claim.folder / COMMITTED)
     again = Rows(claim.folder / COMMITTED_AGAIN)
-    judged = judge_claim(claim, rows, again=again)
+    judged = judge_claim(claim, rows, again=again, committed=ROWS)
     page = published(claim.folder / "README.md")
     svg = (claim.folder / "figure.svg").read_text()
     assert page_block(judged, attempts_of(claim, rows)) == page
@@ -38,13 +40,13 @@ def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> N
     first = judged.findings[0]
     row = next(iter(first.rows.values()))[0]  # a planted error: one value of one seed
     row["values"][first.prediction.metric] = 1.0 + len(str(row))
-    judged = judge_claim(claim, rows, again=again)
+    judged = judge_claim(claim, rows, again=again, committed=ROWS)
     assert page_block(judged, attempts_of(claim, rows)) != page
     assert figure_of(judged) != svg
 
 
 def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
-    judged = [judge_files(claim) for claim in CLAIMS]
+    judged = [judge_files(claim, ROWS) for claim in CLAIMS]
     assert all_claims(judged) == published(EXPERIMENTS / "README.md")
     assert all_claims(judged) != all_claims(judged[:-1])
 

@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.declared import git, lost_rows
-from attnlab.claims.judged_claim import judge_files, missing_again, missing_runs
+from attnlab.claims.judged_claim import judge_claim, judge_files, missing_again, missing_runs
 from attnlab.claims.ranking import Protocol, exploratory_cells, ranking_table
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 
@@ -30,6 +30,14 @@ def test_rows_are_complete_and_of_the_declared_claim(claim: Claim) -> None:
     assert missing_runs(claim, rows_of(claim)) == []
     again = Rows(claim.folder / COMMITTED_AGAIN)
     assert not again or missing_again(claim, rows_of(claim), again) == []
+
+
+@by_claim
+def test_the_sizes_of_a_ladder_are_those_of_its_rows(claim: Claim) -> None:
+    for finding in judge_claim(claim, rows_of(claim)).findings:
+        for at, size in finding.prediction.sizes.items():
+            rows = finding.rows[f"{finding.prediction.arms[0]}, {at}"]
+            assert {row["values"]["parameters"] for row in rows} <= {size.parameters}
 
 
 def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:

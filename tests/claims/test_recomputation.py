@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.judged_claim import Finding, judge_files
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import judge_files
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))
 CONTRASTS = {"level": [1], "interaction": [1, -1, -1, 1], "difference": [1, -1]}
@@ -182,6 +183,17 @@ def verdict_on_claim(claim: Row, *readings: dict[str, dict[str, Said]]) -> str:
     return "undecided" if None in deciding else "holds"
 
 
+def without_room(prediction: Row, said: Said, baseline: list[float]) -> bool:
+    """Whether a help by more than a bound was denied where the second arm leaves no room for it:
+    too few seeds are left to confirm it."""
+    wanted = prediction.get("above", -math.inf)
+    if prediction.get("unit") != "of the answers" or len(prediction["arms"]) != 2 or wanted <= 0:
+        return False
+    judged = baseline[: said.n]
+    room = sum(wanted < 1 - score for score in judged)
+    return said.verdict == "refuted" and room < {10: 10, 20: 17, 40: 31}[said.n]
+
+
 def lines_of(file: Path) -> list[Row]:
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return [json.loads(line) for line in text.splitlines()]
@@ -217,7 +229,15 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
     again = lines_of(file.with_name("rows-again.jsonl"))
     first_time = recomputed(claim, rows)
     second_time = repeated(claim, rows, again)
+    for finding in judged.findings:
+        prediction = claim["predictions"][finding.of]
+        if prediction.get("role", "for") == "for" and len(finding.scores) == 2:
+            said = first_time[finding.of][finding.name]
+            if without_room(prediction, said, [*finding.scores.values()][1]):
+                assert judged.doubt(finding)
+                first_time[finding.of]["no room"] = Said("open")
     assert verdict_on_claim(claim, first_time, second_time) == judged.verdict
+    first_time = recomputed(claim, rows)
     for reading, findings in (
         (first_time, {finding.name: finding for finding in judged.findings}),
         (second_time, judged.again),

@@ -115,7 +115,8 @@ def test_killed_twice_it_gives_the_same_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_and_its_workers_at_once(tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_it_and_its_workers_at_once(end, tmp_path):
     (tmp_path / "slow").touch()
     # A shell starts what runs in its background without SIGINT, and so the tests.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -128,7 +129,7 @@ def test_ctrl_c_ends_it_and_its_workers_at_once(tmp_path):
         assert process.poll() is None
         time.sleep(0.1)
     time.sleep(8)  # until the workers train
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     process.communicate(timeout=20)  # its workers have closed the pipe, too
     assert process.returncode not in (0, None)
 

@@ -6,8 +6,9 @@ import pytest
 
 from attnlab.claims.claim import Claim, functions_by_arm
 from attnlab.claims.declared import Declared
+from attnlab.claims.finding import Finding
 from attnlab.claims.judge import answer_of
-from attnlab.claims.judged_claim import Finding, judge_files
+from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.ranking import Protocol
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Row, Run, is_measurement, metric_of, without_rate

@@ -162,6 +162,7 @@ def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
     for typed, name, partner in [
         ("attn=gate_head", "gate_head", "sdpa"),
         (f"{alone} attn=rotary", f"rotary {alone}", "sdpa, no positions"),
+        ("attn=rotary model.positions=none", f"rotary {alone}", "sdpa, no positions"),
         ("attn._target_=my.Layer +attn.k=2", "my.Layer +attn.k=2", "sdpa"),
     ]:
         own, found = with_own(protocol, typed.split())

@@ -55,7 +55,7 @@ def test_the_reason_stands_wherever_the_verdict_does(claim):
     rows, again = Rows(claim.folder / COMMITTED), Rows(claim.folder / COMMITTED_AGAIN)
     result = judge_files(claim)
     says = plain(claim.says)
-    (of_table,) = re.findall(
+    of_table, why = re.findall(
         rf"^\| \[{name}\].*$", (ROOT / "experiments/README.md").read_text(encoding="utf-8"), re.M
     )
     (of_exercise,) = [row for row in statements() if row.text == says]
@@ -67,6 +67,7 @@ def test_the_reason_stands_wherever_the_verdict_does(claim):
         "JSON": json.dumps(claim_content(result, 0), ensure_ascii=False),
         "lab": Published.read(name).verdict()["says"],
     }
+    assert "withdrawn" in why
     reason = plain(claim.withdrawn).rstrip(".")
     assert [place for place, text in printed.items() if reason not in plain(text)] == []
     assert result.verdict == of_exercise.verdict == "undecided"

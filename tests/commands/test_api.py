@@ -1,15 +1,18 @@
 """From Python: the runs of the command, with the same directories, bits, and sentences."""
 
+import html
 import importlib
 import json
 import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationSched
 
 import attnlab
 from attnlab.errors import BadInput
+from attnlab.pages.explorer import explore
 from tests.cli import train_py
 from tests.conftest import ROOT, on_text
 from tests.invented import write_run
@@ -144,6 +148,11 @@ def test_bad_input_has_the_words_of_the_command(small: list[str], own: str) -> N
         ({"attn": torch.nn.Linear(2, 2)}, "no setting|give the class"),
         ({"attn": lambda config: config}, "define it by name"),
         ({"seed": {1, 2}}, "no setting"),
+        ({"seed": [1, 2]}, "sweep takes a list"),
+        ({"attn": ["sdpa", Counts]}, "sweep takes a list"),
+        ({"attn.may_attend": [torch.ge]}, "sweep takes a list"),
+        ({"+callbacks.mine": Counts()}, "no setting|give the class"),
+        ({"+callbacks.mine": "builtins.dict"}, "callbacks.mine"),
         ({"callbacks": [print]}, "no Lightning callback"),
         ({"callbacks": [GradientAccumulationScheduler({0: 2})]}, "not possible"),
         ({"callbacks": [Counts(), Counts()]}, "two of Counts"),
@@ -155,17 +164,23 @@ def test_what_is_no_setting(small: list[str], given: dict[str, Any], said: str) 
         attnlab.train(*small, **given)
 
 
+@pytest.fixture
+def answers_ctrl_c() -> Iterator[None]:
+    """As in a terminal and a notebook; a shell starts processes in the background without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("answers_ctrl_c")
 def test_ctrl_c_leaves_a_run_that_resumes_and_a_process_that_works(
-    small: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    small: list[str], tmp_path: Path
 ) -> None:
     undisturbed = attnlab.train(*small, name="whole", checkpoint_every=1)
-    # As in a terminal and a notebook; a shell starts processes in the background without it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     handler = signal.getsignal(signal.SIGINT)
     random = torch.get_rng_state()
-    with pytest.raises(KeyboardInterrupt):
-        interrupt_at(3, *small, name="part", checkpoint_every=1)
+    with ctrl_c_at(3):
+        attnlab.train(*small, name="part", checkpoint_every=1)
     assert signal.getsignal(signal.SIGINT) is handler
     assert torch.equal(torch.get_rng_state(), random)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -175,19 +190,28 @@ def test_ctrl_c_leaves_a_run_that_resumes_and_a_process_that_works(
     assert run.fresh and content(run.folder)["weights"] == content(undisturbed.folder)["weights"]
 
 
-def interrupt_at(step: int, *overrides: str, **settings: Any) -> None:
-    """Train, and press Ctrl-C after a step."""
+@contextmanager
+def ctrl_c_at(step: int, *, run: int = 1) -> Iterator[None]:
+    """Ctrl-C is pressed after a step of a run, by its number in this process."""
     from attnlab.training.callbacks import Watch
 
     class Presses(Watch):
+        begun = 0
+
+        def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
+            super().on_train_start(trainer, *args)
+            Presses.begun += 1
+
         def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
             super().on_train_batch_end(trainer, *args)
-            if trainer.global_step == step:
+            if (Presses.begun, trainer.global_step) == (run, step):
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attnlab.training.run.Watch", Presses)
-        attnlab.train(*overrides, **settings)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        assert Presses.begun == run
 
 
 def test_a_class_of_a_cell(
@@ -238,9 +262,8 @@ def cell_of(text: str, name: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     patch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
     main: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, name, "exec"), main)
-    for key in ("Uses", "scaled", "FACTOR"):
-        if key in main:
-            patch.setattr(sys.modules["__main__"], key, main[key], raising=False)
+    for key in main.keys() - {"__name__", "__builtins__"}:
+        patch.setattr(sys.modules["__main__"], key, main[key], raising=False)
     return main
 
 
@@ -286,6 +309,59 @@ def test_a_class_that_was_replaced_is_not_trained_as_its_successor(
         attnlab.train(*small, attn=old["Uses"])
 
 
+NOTEBOOK = """
+from attnlab.attention import SelfAttention
+
+def scaled(x):
+    return FACTOR * x
+
+class Scaled(SelfAttention):
+    def modify(self, scores, x):
+        return scaled(super().modify(scores, x))
+
+class Halved(SelfAttention):
+    def merge(self, mixed, x, v):
+        return super().merge(mixed / 2, x, v)
+"""
+
+
+@pytest.mark.usefixtures("answers_ctrl_c")
+def test_a_notebook_with_two_designs_beside_the_baseline(
+    small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call, again after an interrupt, in a new kernel, and after a global has changed."""
+
+    def sweep(factor: float, kernel: int, name: str) -> pd.DataFrame:
+        cell = f"FACTOR = {factor}{NOTEBOOK}"
+        main = cell_of(cell, f"<kernel {kernel}>", monkeypatch)
+        attn = [main["Scaled"], main["Halved"], "sdpa"]
+        return attnlab.sweep(*small, attn=attn, seed=[0, 1], name=name, jobs=1)
+
+    def ended(frame: pd.DataFrame) -> dict[str, int]:
+        return {x: (Path(x) / "metrics.json").stat().st_mtime_ns for x in frame.folder}
+
+    undisturbed = sweep(1.0, 0, "whole")
+    with ctrl_c_at(2, run=3):
+        sweep(1.0, 1, "notebook")
+    before = attnlab.read_runs("outputs/notebook")
+    assert {*zip(before.attn, before.status, strict=True)} == {
+        ("Scaled", "finished"), ("Halved", "interrupted")
+    }  # fmt: skip
+    before = before[before.status == "finished"]
+    whole = sweep(1.0, 2, "notebook")
+    assert [*zip(whole.attn, whole.seed, whole.loss, strict=True)] == [
+        *zip(undisturbed.attn, undisturbed.seed, undisturbed.loss, strict=True)
+    ]
+    assert ended(before).items() <= ended(whole).items()  # not trained again
+    changed = sweep(3.0, 3, "notebook")
+    same = whole.attn != "Scaled"
+    assert changed.attn.tolist() == whole.attn.tolist()
+    assert ended(whole[same]) == ended(changed[same])
+    assert not {*whole[~same].folder} & {*changed[~same].folder}
+    assert not {*whole[~same].loss} & {*changed[~same].loss}
+    assert attnlab.compare(changed).table.run[0].startswith("sdpa")
+
+
 LAY = f"FACTOR = 1.0\n{USES}"
 CALLS = """
 import lightning.pytorch as L
@@ -327,6 +403,39 @@ def test_a_worker_trains_what_the_notebook_defines_now(
         run = attnlab.train(*small, attn=main["Uses"], seed=1)
         assert not run.fresh and str(run.folder.resolve()) in {*frame.folder}
     assert attnlab.read_runs("outputs").settings.nunique() == 2
+
+
+def test_a_class_where_a_name_would_stand(small: list[str], cell: dict[str, Any]) -> None:
+    named = {
+        "+callbacks.counts": Counts,
+        "attn._target_": [cell["Louder"], "GatedAttention"],
+        "model.activation": torch.nn.functional.relu,
+    }
+    run = attnlab.train(*small, **named)
+    typed = [
+        f"+callbacks.counts._target_={__name__}.Counts",
+        "attn._target_=[__main__.Louder,GatedAttention]",
+        "model.activation=torch.nn.functional.relu",
+    ]
+    assert not attnlab.train(*small, *typed).fresh
+    assert repr(run).startswith("Louder+GatedAttention with seed 0")
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_lists_of_a_sweep(small: list[str], cell: dict[str, Any], jobs: int) -> None:
+    louder, near = cell["Louder"], cell["near"]
+    given: dict[str, Any] = {"attn": [louder, "sdpa"], "seed": range(2)}
+    frame = attnlab.sweep(*small, **given, jobs=jobs)
+    assert [*zip(frame.attn, frame.seed, strict=True)] == [
+        (name, seed) for name in ("Louder", "sdpa") for seed in range(2)
+    ]
+    alone = [attnlab.train(*small, attn=attn, seed=1) for attn in (louder, "sdpa")]
+    assert {str(run.folder.resolve()) for run in alone} == {*frame.folder[frame.seed == 1]}
+    assert not any(run.fresh for run in alone)
+    assert attnlab.compare(frame).table.run.tolist()[0].startswith("sdpa")  # the baseline
+    masks = attnlab.sweep(*small, **{"attn.may_attend": [near, "causal"]}, jobs=jobs)
+    assert masks["attn.may_attend"].tolist() == ["__main__.near", "causal"]
+    assert masks.loss.nunique() == 2
 
 
 def test_callbacks_count_by_class_and_arguments(small: list[str]) -> None:
@@ -397,6 +506,18 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
     assert only == "sdpa"
     with pytest.raises(BadInput):
         attnlab.compare()
+
+
+def test_the_maps_of_a_run_in_a_cell(small: list[str], tmp_path: Path) -> None:
+    run = attnlab.train(*small, outputs=tmp_path, seed=0)
+    found = attnlab.look(run, run.folder)
+    (content,) = re.findall(r'srcdoc="([^"]*)"', found._repr_html_())
+    assert html.unescape(content) == found.page == explore(run.folder, run.folder)
+    on_text = attnlab.look(run, text="to be or not")
+    assert on_text.page == explore(run.folder, text="to be or not") != found.page
+    for bad in ([tmp_path / "nowhere"], []):
+        with pytest.raises(BadInput):
+            attnlab.look(*bad)
 
 
 INTERRUPTED = """

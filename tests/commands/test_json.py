@@ -1,7 +1,9 @@
 """--json: one shape for all commands, nothing else on the terminal, and the table's numbers."""
 
+import html
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing_extensions import TypedDict
 from attnlab.runs.document import json_value
 from attnlab.runs.frame import read_runs
 from tests.cli import attnlab
+from tests.conftest import ROOT, on_text
 from tests.invented import write_run
 from tests.runs.cases import CASES
 
@@ -98,6 +101,22 @@ class Setting(TypedDict):
     columns: dict[str, Number]
 
 
+class Value(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    value: float
+    mean: Number
+    by_seed: dict[str, Number]
+
+
+class Tried(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    run: str
+    setting: str
+    best: float
+    at_edge: bool
+    values: list[Value]
+
+
 class Compared(Head):
     settings: list[Setting]
     sentences: list[str]
@@ -105,10 +124,19 @@ class Compared(Head):
     unit: str
     chance_of_any_wrong_verdict: float
     best: list[str]
+    tried: list[Tried]
+
+
+class Refused(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    command: str
+    reason: str
+    sweep: str
 
 
 class Listed(Head):
     runs: list[dict[str, Any]]
+    refused: list[Refused]
 
 
 class Failed(Head):
@@ -158,6 +186,28 @@ def test_a_comparison_is_that_of_the_table(case: str, tmp_path: Path) -> None:
     assert all(" ".join(said.split()) in printed for said in found["sentences"])
 
 
+@pytest.mark.parametrize(
+    ("shift", "seeds", "code"), [(-0.1, 10, 0), (0.1, 10, 1), (-0.1, 1, 3), (math.nan, 10, 1)]
+)
+def test_judged_losses_are_a_document(
+    shift: float, seeds: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of a clone: a table of another script, and the decision as exit code."""
+    monkeypatch.chdir(tmp_path)
+    lines = ["run,seed,value"]
+    for seed in range(seeds):
+        lines += [f"base,{seed},{2 + seed / 100}", f"own,{seed},{2 + seed / 100 + shift}"]
+    Path("losses.csv").write_text("\n".join(lines))
+    asked = ("judge", "losses.csv", "--within", "0.05")
+    done = attnlab(*asked, "--exit-code", "--json", "--csv", "table.csv", "--html", "page.html")
+    found = document_of(done.out)
+    TypeAdapter(Compared).validate_python(found)
+    assert done.code == found["exit_code"] == code and found["command"] == "judge"
+    assert attnlab(*asked).code == 0  # as for compare, a verdict is no error
+    assert pd.read_csv("table.csv").run.tolist() == ["base", "own"]
+    assert all(html.escape(said) in Path("page.html").read_text() for said in found["sentences"])
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_runs_are_those_of_the_frame(case: str, tmp_path: Path) -> None:
     CASES[case](tmp_path / "lab")
@@ -185,6 +235,64 @@ def test_bad_input_is_a_document_too(
     TypeAdapter(Failed).validate_python(found)
     assert done.code == found["exit_code"] == 2 and done.err.startswith("error: ")
     assert found["error"] in done.err
+
+
+@pytest.mark.parametrize(
+    "line", ["compare", "runs --wher x .", "compare . --within much", "nothing", "", "train -m"]
+)
+def test_a_wrong_option_is_a_document_too(line: str) -> None:
+    done = attnlab(*line.split(), "--json")
+    found = document_of(done.out)
+    TypeAdapter(Failed).validate_python(found)
+    assert done.code == found["exit_code"] == 2 and found["error"] in done.err
+    assert found["command"] == line.partition(" ")[0]
+
+
+def test_a_refused_run_is_listed_until_it_is_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "lab", "sdpa", 0, 2.0)
+    for number, word in enumerate(("attn=sdpa", "attn=leaks")):
+        note = {"command": f"python train.py {word} seed=0", "reason": "it reads ahead"}
+        file = tmp_path / f".sweep/then/failed_{number:06}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(note))
+    found = document_of(attnlab("runs", str(tmp_path), "--json").out)
+    TypeAdapter(Listed).validate_python(found)
+    (refused,) = found["refused"]
+    assert "attn=leaks" in refused["command"] and refused["reason"] == "it reads ahead"
+    assert "not run: python train.py attn=leaks" in attnlab("runs", str(tmp_path)).out
+
+
+class Trained(Head):
+    folder: str
+    fresh: bool
+    metrics: dict[str, Any]
+
+
+class Evaluated(Head):
+    data: str
+    length: int
+    trained_length: int
+    loss: Number
+    accuracy: Number
+    bits_per_byte: Number
+    predictions: int
+    by_position: list[Number]
+    accuracy_by_position: list[Number]
+
+
+def test_a_training_and_an_evaluation_are_documents(tmp_path: Path, text_file: Path) -> None:
+    words = [*on_text(text_file, ()), f"outputs={tmp_path}"]
+    for fresh in (True, False):
+        done = attnlab("train", *words, "--json")
+        found = document_of(done.out)
+        TypeAdapter(Trained).validate_python(found)
+        assert (done.code, found["fresh"]) == (0, fresh), done
+    metrics = json.loads((Path(found["folder"]) / "metrics.json").read_text())
+    assert found["metrics"] == json_value(metrics)
+    done = attnlab("evaluate", found["folder"], "--trust", "--json")
+    measured = document_of(done.out)
+    TypeAdapter(Evaluated).validate_python(measured)
+    assert measured["loss"] == pytest.approx(metrics["val_loss"], rel=1e-4)
 
 
 def test_numbers_that_json_has_not() -> None:
@@ -222,8 +330,40 @@ def test_a_checkup_is_a_document(
         assert f"{result['property']} {result['status']}" in words
 
 
+class Prediction(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    name: str
+    says: str
+    role: str
+    at_risk: bool | None
+    steps: int | None
+    verdict: str
+    agree: int
+    of: int
+    median: Number
+    low: Number
+    high: Number
+    unit: str
+    above: Number
+    below: Number
+    by_seed: dict[str, Number]
+
+
+class Claim(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    claim: str
+    says: str
+    verdict: str
+    in_words: str
+    withdrawn: str
+    exploratory: str
+    missing: int
+    predictions: list[Prediction]
+    again: dict[str, Prediction]
+
+
 class Judged(Head):
-    claims: list[dict[str, Any]]
+    claims: list[Claim]
 
 
 class Ahead(TypedDict):
@@ -232,8 +372,34 @@ class Ahead(TypedDict):
     cpu_minutes: float
 
 
+class Middle(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+    median: Number
+    low: Number
+    high: Number
+
+
+class Cell(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    variant: str
+    task: str
+    steps: int
+    verdict: str
+    unit: str
+    median: Number
+    difference: Middle
+    at_edge: bool
+    diverged: int
+    failed: int
+    n: int
+    agree: int
+    again: str | None
+    holm: str | None
+
+
 class Ranked(Head):
-    cells: list[dict[str, Any]]
+    cells: list[Cell]
+    chance_of_any_wrong_verdict: float
     exploratory: str
     missing: int
     ahead: Ahead | None
@@ -271,9 +437,30 @@ def test_a_rank_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = document_of(done.out)
     TypeAdapter(Ranked).validate_python(found)
     assert done.code == 0 and {cell["variant"] for cell in found["cells"]} == {"gate_head"}
+    assert all(cell["verdict"] != "not finished" for cell in found["cells"])  # --quick runs them
     printed = " ".join(attnlab("rank", "attn=gate_head", "--quick").out.split())
     for cell in found["cells"]:
         if cell["unit"] == "steps":
             assert f"{cell['verdict']}: {cell['median']:.0f} steps" in printed, (cell, printed)
             assert f"{cell['difference']['median']:+.0f} (" in printed
     assert any(cell["unit"] == "steps" for cell in found["cells"])
+
+
+SHAPES: dict[str, list[Any]] = {
+    "The head": [Head],
+    "compare": [Compared, Setting, Difference, Forecast, Within, Keeps, Tried, Value],
+    "runs": [Listed, Refused],
+    "train and evaluate": [Trained, Evaluated],
+    "reproduce": [Judged, Claim, Prediction],
+    "rank": [Ranked, Cell, Ahead],
+    "checkup": [Examined],
+}
+
+
+@pytest.mark.parametrize("heading", SHAPES)
+def test_each_key_of_a_shape_is_documented(heading: str) -> None:
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    named = {*re.findall(r'[`"]([a-z_]+)[`"]', sections[heading])}
+    keys = {key for shape in SHAPES[heading] for key in shape.__annotations__}
+    assert keys - named - (set() if heading == "The head" else {*Head.__annotations__}) == set()

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.conftest import ROOT
 PAGE = (ROOT / "docs/outside.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w/.]+)`[:,][^`]*?```(?:python|yaml)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^    (attnlab .*)$", PAGE, re.MULTILINE)
+SWEEP = re.search(r"```python\n(if __name__.*?)```", PAGE, re.DOTALL)
 PYTHON = re.search(r"```python\n(from attnlab import compare.*?)```", PAGE, re.DOTALL)
 
 
@@ -60,6 +62,10 @@ def test_a_folder_of_ones_own(
     for line in dict.fromkeys(advised):
         done = run(line)
         assert done.code == 0, (line, done)
-    assert PYTHON is not None
+    assert PYTHON is not None and SWEEP is not None
+    scope = {"__name__": "__main__"}
+    exec(SWEEP[1].replace("name=", "jobs=1, name="), scope)
+    runs: Any = scope["runs"]
+    assert runs.attn.tolist() == ["Gated", "Gated", "sdpa", "sdpa"]
     exec(PYTHON[1], {})
     assert "val/loss" in capsys.readouterr().out

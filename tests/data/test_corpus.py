@@ -164,6 +164,17 @@ def test_a_column_of_a_directory(folder: Path, limit: int, wanted: str) -> None:
     assert corpus.alphabet.decode(torch.cat([corpus.train, corpus.val]).tolist()) == wanted
 
 
+def test_empty_rows_of_a_column_are_left_out(tmp_path: Path) -> None:
+    lines = ["To be,", None, "or not", None]
+    rows = [json.dumps({"line": line, "never": None}) for line in lines]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    corpus = hub(str(tmp_path), column="line")
+    read = corpus.alphabet.decode(torch.cat([corpus.train, corpus.val]).tolist())
+    assert read == "To be,\nor not\n"
+    with pytest.raises(BadInput, match=r"data\.column = never"):
+        hub(str(tmp_path), column="never")
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [

@@ -1,11 +1,13 @@
 """Verbs and properties of the checkup stand in the lists that CONTRIBUTING.md names."""
 
+import re
 from typing import Any
 
 import pytest
 import typer
 
 import attncheck
+import attnlab
 from attnlab.commands.cli import app
 from tests.commands.test_cli import VERBS
 from tests.conftest import ROOT
@@ -31,3 +33,12 @@ def test_a_property_is_in_the_guide(name: str) -> None:
     assert f"| `{name}(" in CHECKUP, (
         f'{name} lacks a row in docs/checkup.md: see "Add a property" in CONTRIBUTING.md'
     )
+
+
+def test_the_version_is_later_than_the_last_release() -> None:
+    """Runs say which version has made them, so what changes after a release is another one."""
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    unreleased, *releases = re.split(r"^## ", changes.partition("## Unreleased")[2], flags=re.M)
+    last = releases[0].split()[0]
+    numbers = [[int(x) for x in text.split(".")[:3]] for text in (attnlab.__version__, last)]
+    assert numbers[0] > numbers[1] if unreleased.strip() else attnlab.__version__ == last

@@ -48,7 +48,7 @@ def make_targets() -> list[str]:
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "attncheck/README.md"]
 DOCUMENTS += ROOT.glob("docs/**/*.md")
-DOCUMENTS += [*ROOT.glob("docs/**/[0-9]_*.py"), *ROOT.glob("experiments/**/*.md")]
+DOCUMENTS += [*ROOT.glob("docs/**/[0-9]*_*.py"), *ROOT.glob("experiments/**/*.md")]
 PAGES = {file: file.read_text(encoding="utf-8") for file in sorted(DOCUMENTS)}
 COMMANDS = {command: file for file, text in PAGES.items() for command in commands_in(text)}
 
@@ -85,10 +85,16 @@ def test_links_lead_somewhere(file: Path) -> None:
     assert broken(file, PAGES[file]) == []
 
 
-@pytest.mark.parametrize("file", [ROOT / "docs/playground.html"], ids=names)
+@pytest.mark.parametrize("file", [*ROOT.glob("docs/*.html")], ids=names)
 def test_links_of_a_html_page_lead_somewhere(file: Path) -> None:
-    links = re.findall(r'href="([^"]+)"', file.read_text(encoding="utf-8"))
-    assert links and [link for link in links if not (file.parent / link).exists()] == []
+    text = file.read_text(encoding="utf-8")
+    files = [file.parent / link for link in re.findall(r'href="([^"]+)"', text)]
+    assert [link for link in files if not link.exists()] == []
+    pages = re.findall(r'data-page="([^"]+)"', text)  # links on the site, see docs/conf.py
+    sources = [
+        [file.parent / f"{page}{kind}" for kind in (".md", ".py", ".html")] for page in pages
+    ]
+    assert pages and [found for found in sources if not any(map(Path.exists, found))] == []
 
 
 def test_a_broken_link_shows() -> None:
@@ -180,7 +186,7 @@ def test_a_verdict_of_textbook_md_is_that_of_the_sentence_beside_it() -> None:
 
 
 def test_the_readme_says_what_is_kept_with_either_start() -> None:
-    (row,) = re.findall(r"^\| <!-- unscaled\.says -->.*$", PAGES[ROOT / "README.md"], re.M)
+    (row,) = re.findall(r"^\| .*<!-- unscaled\..*$", PAGES[ROOT / "README.md"], re.M)
     cells = {cell[2] for cell in CELL.findall(row)}
     assert {"one_head_300", "gpt2_start_300", "gpt2_start_1200"} <= cells
     assert {"model.init=unit", "model.init=gpt2"} <= set(re.findall(r"`([^`]+)`", row))
@@ -201,16 +207,25 @@ def test_a_preset_of_the_sizes_of_nanogpt_names_what_its_start_differs_in(preset
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]_*.py")), ids=names)
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/chapters/[0-9]*_*.py")), ids=names)
 def test_a_chapter_runs(file: Path, tmp_path: Path) -> None:
-    """Its numbers are checked by its own assertions; it prints them, and names its figures."""
+    """Its numbers are checked by its own assertions; it prints its questions in their order and
+    the numbers, and names its figures. It writes nothing among the runs of the user."""
     done = subprocess.run(
         [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    figures = re.findall(r"^\[(outputs/chapters/\S+)\] ", done.stdout, re.MULTILINE)
+    figures = re.findall(r"^\[(outputs-of-chapters/\S+)\] ", done.stdout, re.MULTILINE)
     assert figures and all((tmp_path / figure).exists() for figure in figures)
     assert len(done.stdout.splitlines()) > 3 * len(figures)
+    assert not (tmp_path / "outputs").exists()
+    text = file.read_text(encoding="utf-8")
+    asked = [
+        found.split() for found in re.findall(r"^# \*\*Predict\.\*\* (.*)", text, re.MULTILINE)
+    ]
+    printed = " ".join(re.sub(r"[*`]", "", done.stdout).split())
+    places = [printed.find(re.sub(r"[*`]", "", " ".join(words[:6]))) for words in asked]
+    assert asked and -1 not in places and places == sorted(places)
 
 
 def test_the_site_makes_a_link_to_code_plain_text_and_keeps_one_to_a_chapter() -> None:

@@ -75,6 +75,16 @@ class Small(nn.Module):
         return self.only(x)
 
 
+def by_the_width(x: Any, W_q: Any, W_k: Any, W_v: Any, W_o: Any, n: int) -> Any:
+    """Scores over sqrt(C) instead of sqrt(D)."""
+    return SOLVED["multi_head"](x, W_q / n**0.5, W_k, W_v, W_o, n)
+
+
+def swapped(x: Any) -> Any:
+    """Neighboring channels exchanged."""
+    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
 EYE = torch.eye(12, dtype=torch.float64)
 WRONG: list[tuple[str, Any, str]] = [
     ("scores", lambda q, k: q @ k.mT, "not scaled"),
@@ -118,6 +128,13 @@ WRONG: list[tuple[str, Any, str]] = [
     ("Layer", layer("shape"), "shape"),
     ("Layer", layer("never drops"), "Dropout has no effect"),
     ("Layer", Small, "parameters"),
+    ("multi_head", by_the_width, "with the width of all heads"),
+    ("sinusoid_table", lambda T, C: SOLVED["sinusoid_table"](T + 1, C)[1:], "count from 0"),
+    ("sinusoid_table", lambda T, C: swapped(SOLVED["sinusoid_table"](T, C)), "exchanged"),
+    ("rotate_pairs", lambda x: swapped(SOLVED["rotate_pairs"](swapped(x))), "the other way"),
+    ("rotate_pairs", lambda x: x, "Nothing is turned"),
+    ("alibi_bias", lambda T, H: -SOLVED["alibi_bias"](T, H), "sign"),
+    ("alibi_bias", lambda T, H: SOLVED["alibi_bias"](T, H) * 2 ** (8 / H), "count from 1"),
 ]  # fmt: skip
 
 

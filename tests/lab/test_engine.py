@@ -24,6 +24,7 @@ from scripts.lab import ENGINE, TEXT, engine_settings, read_entries, runs_of
 from tests.conftest import settings
 
 JOBS = ENGINE.parent / "tests" / "jobs.js"
+TEXTS = ENGINE.parent / "page" / "texts.js"
 NODE = shutil.which("node")
 ASSEMBLER = shutil.which("wat2wasm")
 pytestmark = pytest.mark.skipif(NODE is None, reason="there is no Node")
@@ -35,6 +36,7 @@ TINY = (
 VARIANTS = [
     *("sdpa", "unscaled", "flipped", "peek_one", "bidirectional", "zero_fill"),
     *("identical_heads", "none", "single_head"),
+    *("sdpa model.init=gpt2", "unscaled model.init=gpt2"),
 ]
 # Largest differences from PyTorch. Gradients and losses are sums in fp32 in another order.
 LIMITS = {
@@ -61,7 +63,8 @@ def tiny_reference(variant: str) -> "Reference":
 
 
 def tiny(variant: str) -> list[str]:
-    return ["preset=micro", *TINY, f"attn={variant}"]
+    """The words of a run; a variant may have further ones behind it."""
+    return ["preset=micro", *TINY, *f"attn={variant}".split()]
 
 
 class Reference:
@@ -281,3 +284,18 @@ def test_the_stored_bytes_are_those_of_the_source(tmp_path: Path) -> None:
     subprocess.run([str(ASSEMBLER), str(ENGINE / "operations.wat"), "-o", str(out)], check=True)
     stored = (ENGINE / "operations.wasm.base64").read_text()
     assert out.read_bytes() == base64.b64decode(stored)
+
+
+def test_a_text_of_ones_own_has_the_ids_of_train_py() -> None:
+    # Code points above and below the surrogates, which JavaScript sorts otherwise.
+    text = "The \U0001f600 cat \uffee sat.\r\nä\t" * 40
+    script = f"""
+        const {{ corpusOf }} = await import({json.dumps(TEXTS.as_uri())});
+        const {{ alphabet, train, val }} = corpusOf(JSON.parse(process.argv[1]));
+        console.log(JSON.stringify([alphabet, [...train], [...val]]));
+    """
+    command = [str(NODE), "--input-type=module", "-e", script, json.dumps(text)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = Corpus.of("own", text, "characters")
+    alphabet = [expected.alphabet.decode([i]) for i in range(len(expected.alphabet))]
+    assert json.loads(done.stdout) == [alphabet, expected.train.tolist(), expected.val.tolist()]

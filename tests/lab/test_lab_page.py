@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.lab import PAGE, built_page, read_entries, runs_of, unpacked
+from scripts.lab import PAGE, built_page, engine_settings, read_entries, runs_of, unpacked
 from tests.pages.test_browser import BROWSER
 
 in_chromium = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
@@ -95,27 +95,39 @@ def visit(folder: Path, address: str, do: str, *, dark: bool = False) -> dict[st
 
 TO_THE_END = """
   document.querySelectorAll("#answers button")[0].click();
-  await until(() => page.models.length && page.models[0].losses.length >= 2);
+  const { experiment } = page;
+  const { models } = experiment;
+  await until(() => experiment.stepsDone >= 2);
   document.getElementById("pause").click();
   document.getElementById("pause").click();  // goes on within the step
   document.getElementById("pause").click();
-  await until(() => !page.looping);
-  seen.stopped = stepsDone();
+  await until(() => !experiment.looping);
+  seen.stopped = experiment.stepsDone;
   seen.button = text("pause");
+  document.querySelector("[data-id=own]").click();  // what has begun is kept
+  document.querySelector(`[data-id=${experiment.lesson.id}]`).click();
+  seen.kept = page.experiment === experiment && text("pause") === "Continue";
   document.getElementById("pause").click();
   await until(() => !document.getElementById("result").hidden);
-  seen.steps = page.models.map((model) => model.losses.length);
-  seen.losses = page.models.map((model) => model.validated);
+  seen.steps = experiment.models.map((model) => model.losses.length);
+  seen.losses = experiment.models.map((model) => model.validated);
+  const seeAnswer = () => {
+    const top = document.getElementById("outcome").getBoundingClientRect().top;
+    const { bottom } = document.getElementById("explained").getBoundingClientRect();
+    return top >= 0 && bottom <= innerHeight;
+  };
+  seen.answer = seeAnswer();
   seen.table = text("losses");
   seen.command = text("command");
   seen.outcome = text("outcome");
-  seen.said = page.models.map((model) => model.said.textContent);
-  const places = page.models[1].patterns.map((pattern) => pattern.length / 64 ** 2);
-  seen.shown = [page.layer, page.head];
+  seen.said = experiment.models.map(({ written }) => written.textContent);
+  seen.shown = [experiment.layer, experiment.head];
+  seen.caption = text("shown");
+  const places = experiment.models[1].patterns.map((pattern) => pattern.length / 64 ** 2);
   seen.ahead = places.map((heads, layer) => Array.from({ length: heads }, (_, head) => {
     let sum = 0;
     for (let q = 0; q < 63; q++) {
-      sum += page.models[1].patterns[layer][(head * 64 + q) * 64 + q + 1];
+      sum += experiment.models[1].patterns[layer][(head * 64 + q) * 64 + q + 1];
     }
     return sum / 63;
   }));
@@ -131,7 +143,9 @@ TO_THE_END = """
   await new Promise((resolve) => setTimeout(resolve, 100));
   seen.narrow = document.documentElement.scrollWidth - innerWidth;
   seen.narrowMap = document.querySelector(".map").getBoundingClientRect().width;
-  seen.gray = page.models.map((model) => {  // also where a weight that is allowed underflows
+  bringAnswer();
+  seen.narrowAnswer = seeAnswer();
+  seen.gray = experiment.models.map((model) => {  // also where a weight that is allowed underflows
     model.patterns[0].fill(0);
     paintPattern(drawing, model, 0, 0);
     const { data } = drawing.getContext("2d").getImageData(0, 0, 64, 64);
@@ -164,7 +178,9 @@ def see_lesson(folder: Path, lesson: str, steps: int, dark: bool) -> None:
     leaks = read_entries()[lesson]["judge"] == "leak"  # then the head that copies is shown
     layer, head = seen["shown"]
     most = max(max(of_layer) for of_layer in seen["ahead"])
-    assert seen["ahead"][layer][head] == pytest.approx(most) if leaks else head == 0
+    assert not leaks or seen["ahead"][layer][head] == pytest.approx(most)
+    assert f"layer {layer + 1}, head {head + 1}" in seen["caption"]
+    assert seen["kept"] and seen["answer"] and seen["narrowAnswer"]
     assert seen["map"] > 300 and 150 < seen["narrowMap"] < 195
 
 
@@ -178,3 +194,58 @@ def test_a_lesson_in_chromium(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lesson", read_entries())
 def test_every_lesson_in_chromium(lesson: str, tmp_path: Path) -> None:
     see_lesson(tmp_path, lesson, 20, dark=lesson in ("mask", "none"))
+
+
+# What a reader does with an experiment of one's own: texts that cannot be trained on, then one.
+OWN = """
+  const put = (value) => {
+    FORM.source.value = "own";
+    FORM.text.value = value;
+    FORM.text.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const submit = () => document.querySelector("#own [type=submit]").click();
+  seen.defaults = page.experiment.lesson.arms.map(({ settings }) => settings);
+  seen.defaultCommand = page.experiment.lesson.command;
+  seen.refused = [];
+  for (const bad of ["", "a".repeat(5000), "short", "ab ".repeat(1_800_000), "\\u{1F600}"]) {
+    put(bad);
+    submit();
+    seen.refused.push([text("refused"), FORM.text.value === bad, page.experiment.stepsDone]);
+  }
+  FORM.second.value = "zero_fill";
+  FORM.init.value = "gpt2";
+  FORM.rate.value = "1e-3";
+  FORM.steps.value = "6";
+  put("The \\u{1F600} cat sat on the mat.\\n".repeat(60));
+  submit();
+  await until(() => page.experiment.stepsDone >= 1);
+  submit();  // a second click
+  seen.second = [text("refused"), page.kept.get("own") === page.experiment];
+  await until(() => page.experiment.done);
+  seen.arms = page.experiment.lesson.arms.map(({ settings }) => settings);
+  seen.command = text("command");
+  seen.outcome = text("outcome");
+  const { found } = readSettings(splitAddress(location.hash).given, OWN_SETTINGS);
+  const packed = splitAddress(location.hash).given.find(([name]) => name === "text")[1];
+  seen.address = { ...found, text: await unpackText(packed) };
+  seen.text = FORM.text.value;
+"""
+
+
+@in_chromium
+def test_an_experiment_of_ones_own(tmp_path: Path) -> None:
+    seen = visit(tmp_path, "#own", OWN)
+    assert all(said and kept and steps == 0 for said, kept, steps in seen["refused"])
+    assert len({said for said, _, _ in seen["refused"]}) == len(seen["refused"])
+    assert seen["second"][0] and seen["second"][1]
+    assert seen["address"]["text"] == seen["text"]
+    chosen = {"second": "zero_fill", "init": "gpt2", "rate": 1e-3, "steps": 6, "source": "own"}
+    assert seen["address"].items() >= chosen.items()
+    assert "data=text" in seen["command"] and "zero_fill" in seen["outcome"]
+    commands = [f"{seen['defaultCommand']} attn=sdpa,flipped", seen["command"]]
+    for command, arms in zip(commands, (seen["defaults"], seen["arms"]), strict=True):
+        _, _, _, *words = command.replace("data=text data.path=text.txt ", "").split()
+        (variants,) = [word for word in words if word.startswith("attn=")]
+        for variant, settings in zip(variants[5:].split(","), arms, strict=True):
+            plain = [word for word in words if not word.startswith(("attn=", "seed="))]
+            assert engine_settings([*plain, f"attn={variant}"]) == settings

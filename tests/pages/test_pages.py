@@ -1,12 +1,15 @@
 """What `look` remarks, and that the comparison page shows what runs say as text."""
 
 import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
+import attnlab
 from attnlab.pages.attention_maps import equal_heads, saturated_layers, where_it_looks
 from attnlab.pages.comparison import comparison_page
 from attnlab.probes.capture import View
@@ -93,3 +96,27 @@ def test_the_page_of_a_comparison_escapes_names(tmp_path: Path) -> None:
         and "0.1000" in text
         and "<script" not in text
     )
+
+
+def test_the_page_of_a_comparison_says_what_was_trained_and_what_its_words_mean(
+    tmp_path: Path,
+) -> None:
+    sizes = {"model": {"n_layer": 3, "n_embd": 48, "init": "gpt2"}}
+    for variant, loss in (("sdpa", 2.0), ("unscaled", 2.1), ("none", 2.5)):
+        for seed in range(3):
+            write_run(tmp_path, variant, seed, loss + seed / 100, settings=sizes)
+    page = comparison_page(compared_runs(read_runs(tmp_path)))
+    rows = dict(
+        re.findall(r"<th>([^<]+)</th>\s*<td>([^<]+)</td>", page.partition("trained</h2>")[2])
+    )
+    assert (rows["layers"], rows["channels"], rows["steps"]) == ("3", "48", "8")
+    assert (rows["learning rate"], rows["data"], rows["seeds"]) == ("0.001", "plays", "0, 1, 2")
+    assert rows["start of queries and keys"] == "gpt2"
+    assert {"nats", "keeps", "seeds"} <= {*re.findall("<dt>([^<]+)</dt>", page)}
+
+
+def test_the_page_of_judged_losses_has_no_model() -> None:
+    rows = [(name, seed, 2.0 + seed) for name in ("base", "<i>own") for seed in range(3)]
+    found = attnlab.judge(pd.DataFrame(rows, columns=["run", "seed", "value"]))
+    page = comparison_page(found)
+    assert "What was trained" not in page and "<dt>nats" not in page and "&lt;i&gt;own" in page

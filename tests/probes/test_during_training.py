@@ -17,7 +17,8 @@ from attnlab.plotting.maps import shades
 from attnlab.probes import history
 from attnlab.probes.base import ProbedModule
 from attnlab.probes.capture import View, view_of
-from attnlab.probes.history import as_history, patterns_of, read_history, snapshot
+from attnlab.probes.history import as_history, snapshot
+from attnlab.probes.history_file import patterns_of, read_history
 from attnlab.probes.learning_curve import StopWhenSolved
 from attnlab.probes.patterns import PIXELS, Gradients, heatmaps
 from attnlab.rng import generator

@@ -10,10 +10,11 @@ import yaml
 from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
 from attnlab.runs.compare import compare
+from attnlab.runs.compared_runs import compared_runs
 from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
 from attnlab.runs.report import all_sentences, unchecked_sentence
-from attnlab.runs.tables import comparison_table, run_table
+from attnlab.runs.tables import as_text, comparison_table, run_table
 from tests.invented import write_run
 
 
@@ -178,14 +179,14 @@ def test_a_best_rate_at_the_edge_is_said(tmp_path: Path, best: float, edge: bool
     for rate in (0.001, 0.003, 0.01):
         loss = 2.0 if rate == best else 2.5
         write_run(tmp_path, "sdpa", 0, loss, f"optim.lr={rate:g}")
-    assert ("edge" in at_best(read_runs(tmp_path), "lr")[2]) == edge
+    assert at_best(read_runs(tmp_path), "lr").tried[0].is_at_edge == edge
 
 
 def test_a_best_rate_is_compared_on_seeds_that_did_not_choose_it(tmp_path: Path) -> None:
     for rate, loss in ((1e-3, 2.5), (1e-2, 2.0)):
         for seed in (0, 1) if rate == 1e-3 else (0, 1, 2, 3):
             write_run(tmp_path, "sdpa", seed, loss, f"optim.lr={rate:g}")
-    frame, _, _ = at_best(read_runs(tmp_path), "lr")
+    frame = at_best(read_runs(tmp_path), "lr").runs
     assert sorted(frame["seed"]) == [2, 3]
 
 
@@ -193,7 +194,7 @@ def test_a_best_rate_is_chosen_from_seeds_that_count_once(tmp_path: Path) -> Non
     for place in "ab":
         for rate, loss in ((1e-3, 2.5), (1e-2, 2.0)):
             write_run(tmp_path / place, "sdpa", 0, loss, f"optim.lr={rate:g}")
-    frame, _, _ = at_best(read_runs(tmp_path), "lr")
+    frame = at_best(read_runs(tmp_path), "lr").runs
     (only,) = compare(frame)
     assert len(frame) == 2 and len(only.runs) == 1 and len(only.group.repeats) == 1
 
@@ -208,6 +209,49 @@ def test_a_run_that_has_logged_nothing_hides_no_curve(
     lines, labels = axes.get_legend_handles_labels()
     finite = [np.isfinite(line.get_ydata()).any() for line in lines]
     assert [label for label, seen in zip(labels, finite, strict=True) if seen] == drawn
+
+
+def test_runs_of_several_sweeps_are_told_apart_at_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs between sweeps is no part of a label, and a repeated run is marked."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for sweep, typed in (
+        ("masks", ["preset=micro", "trainer.val_check_interval=300"]),
+        ("rates", ["preset=micro", "data.batch_size=64", "trainer.gradient_clip_val=0.5"]),
+        ("again", ["preset=micro", "trainer.val_check_interval=300"]),
+    ):
+        for variant in ("sdpa", "unscaled"):
+            for seed in range(2):
+                write_run(tmp_path / sweep, variant, seed, 2.0, *typed)
+    frame = read_runs(tmp_path)
+    table = run_table(frame)
+    assert {*table.sweep} == {"masks", "rates", "again"}
+    names = table.run.str.replace(" (repeated)", "", regex=False)
+    assert {*names} == {"sdpa", "unscaled"} and (names != table.run).sum() == 4
+    assert not table[["run", "sweep", "seed"]].duplicated().any()
+    rows = as_text(table).split("\n")
+    assert max(map(len, rows)) <= 80 and len({*rows}) == len(rows)
+    assert "sweep" not in run_table(read_runs(tmp_path / "masks"))
+
+
+@pytest.mark.parametrize(
+    ("others", "code"),
+    [
+        ({"unscaled": -0.1}, 0),
+        ({"unscaled": -0.1, "none": 0.5}, 0),  # none is there for the share
+        ({"none": 0.5}, 1),
+        ({"unscaled": -0.1, "linear": 0.1}, 1),
+        ({"unscaled": -0.1, "linear": 0.0}, 3),
+    ],
+)
+def test_the_exit_code_is_the_decision_on_what_is_asked(
+    others: dict[str, float], code: int, tmp_path: Path
+) -> None:
+    for variant, difference in {"sdpa": 0.0, **others}.items():
+        for seed in range(10):
+            write_run(tmp_path, variant, seed, 2.0 + seed / 100 + difference)
+    assert compared_runs(read_runs(tmp_path)).decision == code
 
 
 @pytest.mark.parametrize(

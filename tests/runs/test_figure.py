@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.runs.compare import compare
+from attnlab.runs.compared_runs import compared_runs
 from attnlab.runs.figure import draw_comparison
 from attnlab.runs.frame import read_runs
 from attnlab.runs.report import attention_sentence
@@ -50,3 +51,33 @@ def test_a_further_seed_of_the_baseline_does_not_change_a_pair(tmp_path: Path) -
             tmp_path, "sdpa", seed, 1.9, head_similarity=0.5, entropy=0.1, effective_keys=1.0
         )
     assert len(sentences) == 1 and "0.100" in sentences.pop()
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "at_edge"),
+    [
+        ((2.3, 2.1, 2.2), 0.003, False),
+        ((2.1, 2.2, 2.3), 0.001, True),
+        ((2.3, 2.2, 2.1), 0.01, True),
+    ],
+)
+def test_a_best_rate_and_the_end_of_its_grid_are_drawn_said_and_listed(
+    losses: tuple[float, ...], best: float, at_edge: bool, tmp_path: Path
+) -> None:
+    for rate, loss in zip((0.001, 0.003, 0.01), losses, strict=True):
+        for seed in range(2):
+            write_run(tmp_path, "sdpa", seed, loss + seed / 100, f"optim.lr={rate}")
+    found = compared_runs(read_runs(tmp_path), best="lr")
+    (axes,) = (x for x in found.figure().axes if x.get_title() == "loss by optim.lr")
+    line, *points, ring = axes.lines
+    assert line.get_xdata().tolist() == [0.001, 0.003, 0.01]
+    assert line.get_ydata().tolist() == pytest.approx([loss + 0.005 for loss in losses])
+    assert [len(x.get_xdata()) for x in points] == [2, 2, 2]
+    assert ring.get_xdata() == [best]
+    assert [x.get_text() for x in axes.get_xticklabels()] == ["0.001", "0.003", "0.01"]
+    (legend,) = (x.get_text() for x in axes.get_legend().get_texts())
+    assert ("end of the grid" in legend) == at_edge
+    (tried,) = found.to_dict()["tried"]
+    assert (tried["best"], tried["at_edge"]) == (best, at_edge)
+    assert [x["mean"] for x in tried["values"]] == pytest.approx(line.get_ydata().tolist())
+    assert ("at the edge" in " ".join(found.text().split())) == at_edge

@@ -122,6 +122,8 @@ def test_scalars_are_those_that_tensorboard_reads(tmp_path: Path) -> None:
     log = EventAccumulator(str(folder)).Reload()
     expected = {tag: {x.step: x.value for x in log.Scalars(tag)} for tag in log.Tags()["scalars"]}
     assert read_scalars(folder) == expected and set(expected) == {"val/loss", "a/b"}
+    assert read_scalars(folder, "a/b") == {"a/b": expected["a/b"]}
+    assert read_scalars(folder, "a") == {}
     (file,) = folder.glob("events*")
     file.write_bytes(file.read_bytes()[:-7])  # the run was killed while it wrote
     assert read_scalars(folder) == {"val/loss": expected["val/loss"]}
@@ -133,9 +135,12 @@ def test_the_best_rate_is_that_of_the_mean_over_common_seeds(tmp_path: Path) -> 
         for seed, loss in enumerate(of):
             write_run(tmp_path, "sdpa", seed, loss, f"optim.lr={rate}")
     write_run(tmp_path, "sdpa", 2, 1.0, "optim.lr=0.01")  # a seed that not all rates have
-    frame, apart, said = at_best(read_runs(tmp_path), "lr")
-    assert frame["optim.lr"].tolist() == [0.003, 0.003] and apart == ("optim.lr", "optim.min_lr")
-    assert "0.003 of 0.001 (2.4000), 0.003 (2.3000), 0.01 (2.5000)" in said and "edge" not in said
+    best = at_best(read_runs(tmp_path), "lr")
+    assert best.runs["optim.lr"].tolist() == [0.003, 0.003]
+    assert best.may_differ == ("optim.lr", "optim.min_lr")
+    (tried,) = best.tried
+    assert tried.means.to_dict() == pytest.approx({0.001: 2.4, 0.003: 2.3, 0.01: 2.5})
+    assert tried.best == 0.003 and not tried.is_at_edge
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])

@@ -150,8 +150,8 @@ def test_best_rates_are_said_to_be_best(tmp_path: Path) -> None:
         for seed in range(6):
             for variant, loss in (("none", 2.5), ("sdpa", 2.1), ("unscaled", 2.3 + worse)):
                 write_run(tmp_path / "lab", variant, seed, loss, f"optim.lr={rate}")
-    frame, may_differ, _ = at_best(read_runs(tmp_path), "lr")
-    said = " ".join(report.all_sentences(compare(frame, may_differ=may_differ)))
+    best = at_best(read_runs(tmp_path), "lr")
+    said = " ".join(report.all_sentences(compare(best.runs, may_differ=best.may_differ)))
     assert "keeps 50 % of what attention gives at their best rates" in said
 
 

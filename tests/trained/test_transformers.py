@@ -1,11 +1,15 @@
 """Models of transformers with small random weights: nothing is downloaded."""
 
+import json
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
@@ -16,9 +20,18 @@ from attnlab.attention import (  # noqa: F401 for the cell of chapter 4
     bidirectional,
     causal,
 )
+from attnlab.data.alphabets import Bytes, Characters, Subwords
 from attnlab.errors import BadInput
+from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
 from attnlab.probes.capture import views
-from attnlab.trained.transformers import from_gpt2, views_of_transformers
+from attnlab.trained.checkpoints import open_model
+from attnlab.trained.export import tokenizer_of
+from attnlab.trained.models import attention_factory
+from attnlab.trained.transformers import from_gpt2, to_gpt2, views_of_transformers
+from attnlab.training.config import read_config
+from attnlab.training.run import run
+from tests.attention.layers import settings as settings_of
+from tests.cli import attnlab
 from tests.conftest import ROOT
 
 transformers: Any = pytest.importorskip("transformers")
@@ -111,6 +124,113 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadInput, match=f"hf:{tmp_path} cannot be used"):
         views_of_transformers(str(tmp_path), TEXT)
+
+
+def ours(variant: str, **settings: Any) -> GPT:
+    """Our GPT with the attention of conf/attn, and large random weights."""
+    sizes = {"block_size": 24, "n_layer": 2, "n_head": 4, "n_embd": 32}
+    net: GPT = random(GPT(attention_factory(settings_of(variant)), 50, **sizes | settings))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings"),
+    [
+        ("sdpa", {}),
+        ("manual", {"bias": True, "dropout": 0.1}),
+        ("unscaled", {"activation": torch.nn.functional.silu}),
+        ("inverse_scale", {"activation": relu_squared, "mlp_ratio": 1.5}),
+        ("gqa", {"bias": True}),
+        ("mqa", {"positions": "none"}),
+        ("shared_qk", {"positions": "sinusoidal"}),
+        ("shared_qkv", {"activation": gelu_tanh}),
+        ("single_head", {"n_layer": 1}),
+    ],
+)
+def test_our_gpt_has_the_same_logits_in_transformers(
+    variant: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    net = ours(variant, **settings)
+    to_gpt2(net).save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(model).__name__ == "GPT2LMHeadModel" and not model.training
+    ids = torch.randint(50, (3, 24), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits = net(ids)
+        torch.testing.assert_close(model(ids).logits, logits, rtol=1e-4, atol=1e-4)
+        model.transformer.h[0].attn.c_attn.weight[:, :32] *= 1.1  # the scale
+        assert (model(ids).logits - logits).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings", "named"),
+    [
+        ("rotary", {}, "rotary positions"),
+        ("sliding_window", {}, "mask that is not causal"),
+        ("bidirectional", {}, "mask that is not causal"),
+        ("cosine", {}, "norms of queries and keys"),
+        ("alibi", {}, "changed scores"),
+        ("softcap", {}, "changed scores"),
+        ("softmax1", {}, "no softmax"),
+        ("gate_head", {}, "attention of GatedAttention"),
+        ("sdpa", {"norm": rms_norm}, "LayerNorm"),
+        ("sdpa", {"smear": 1}, "smeared"),
+        ("sdpa", {"wide_embedding": 8}, "second embedding"),
+        ("sdpa", {"activation": torch.tanh}, "activation"),
+    ],
+)
+def test_what_gpt2_lacks_is_named(variant: str, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadInput, match=named):
+        to_gpt2(ours(variant, **settings))
+
+
+def test_heads_of_a_width_of_their_own_are_named() -> None:
+    with pytest.raises(BadInput, match="C / H wide"):
+        to_gpt2(GPT(partial(SelfAttention, head_size=3), 50, n_embd=32))
+
+
+TOKENIZER = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, "?"))
+TOKENIZER.pre_tokenizer = pre_tokenizers.Whitespace()
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "text"),
+    [
+        (Characters("\n abeot?"), "to be\n  at a boat?"),
+        (Bytes(), "to be, \u00e9\n \U0001f600 \x00"),
+        (Subwords(TOKENIZER.to_str()), "to be to"),
+    ],
+    ids=["characters", "bytes", "tokens"],
+)
+def test_an_alphabet_is_a_tokenizer(alphabet: Any, text: str, tmp_path: Path) -> None:
+    tokenizer_of(alphabet).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = tokenizer(text)["input_ids"]
+    assert ids == alphabet.encode(text) and tokenizer.decode(ids) == text
+    assert tokenizer.vocab_size == len(alphabet)
+
+
+def test_a_run_is_exported(small: Any, tmp_path: Path) -> None:
+    run(read_config(small("trainer.max_steps=4")), tmp_path / "run", variant="sdpa")
+    opened = open_model(tmp_path / "run")
+    for to in ("transformers", "safetensors"):
+        done = attnlab("export", str(tmp_path / "run"), f"--to={to}", "-o", str(tmp_path / to))
+        assert done.code == 0, done.err
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "transformers")
+    text = opened.alphabet.decode(opened.text[:16])
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == opened.text[:16]
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, opened.net(ids), rtol=1e-4, atol=1e-5)
+    weights = load_file(tmp_path / "safetensors" / "model.safetensors")
+    assert weights.keys() == opened.net.state_dict().keys()
+    assert all(torch.equal(weights[name], x) for name, x in opened.net.state_dict().items())
+    with safe_open(tmp_path / "safetensors" / "model.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["settings"]) == opened.settings
+    for to, out in (("transformers", "transformers"), ("onnx", "other")):
+        done = attnlab("export", str(tmp_path / "run"), f"--to={to}", "-o", str(tmp_path / out))
+        assert done.code == 2 and not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

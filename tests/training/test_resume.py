@@ -1,6 +1,7 @@
 """A run that is ended at any moment and repeated ends as if nothing had happened."""
 
 import errno
+import importlib
 import json
 import multiprocessing
 import os
@@ -17,12 +18,14 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import attnlab
 import attnlab.training.run as run_module
+from attnlab.errors import BadInput
 from attnlab.files import read_json
 from attnlab.runs.frame import read_run, read_scalars
 from attnlab.training.callbacks import AtomicCheckpointIO
 from attnlab.training.lightning_module import GPTModule
-from tests.cli import small_run
+from tests.cli import Done, small_run
 from tests.conftest import ROOT, SMALL
 
 Train = Callable[..., Any]
@@ -46,6 +49,11 @@ MECHANISMS = {
     "a task, longer texts": (
         *("data=induction", "model.positions=none", "attn=rotary"),
         "data.eval_lengths=[16,24]",
+    ),
+    "checkpoints of Lightning's own": (
+        *("+callbacks.kept._target_=lightning.pytorch.callbacks.ModelCheckpoint", "logger=csv"),
+        *("+callbacks.kept.save_last=true", "+callbacks.kept.every_n_train_steps=2"),
+        *("trainer.log_every_n_steps=1", "checkpoint_every=100"),
     ),
     "compiled": ("compile=true",),
 }
@@ -190,6 +198,18 @@ def test_a_lost_state_of_the_optimizer_is_seen(
     assert not same(left(train(*LENGTH, *MECHANISMS["muon"]).folder), whole("muon"))
 
 
+def test_tensorboard_shows_all_of_a_run_whose_clock_was_ahead(
+    train: Train, whole: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    mechanism = "probes and loggers"
+    with ending("between two checkpoints", raises), pytest.raises(Ended):
+        train(*LENGTH, *MECHANISMS[mechanism])
+    for file in [*(tmp_path / "run").glob("events.out.tfevents.*")]:
+        seconds = file.name.split(".")[3]
+        file.rename(file.with_name(file.name.replace(seconds, str(int(seconds) + 86_400))))
+    assert same(left(train(*LENGTH, *MECHANISMS[mechanism]).folder), whole(mechanism))
+
+
 # --- Loggers: every row once, and the code of the exit.
 
 LOGGERS = ["logger=tensorboard", "logger=csv", "logger=[tensorboard,csv]"]
@@ -254,6 +274,87 @@ def test_every_row_is_there_once(
     assert read_run(folder)["status"] == "interrupted"
     assert ended(tmp_path / "out") == 0
     assert same(left(folder), undisturbed[logger])
+
+
+# --- A disk that is really full: no file may have more bytes than this.
+
+LIMITS = [0, 1_000, 6_000, 20_000, 40_000, 70_000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of a file")
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_full_disk_is_one_sentence_and_the_command_goes_on(
+    limit: int, text_file: Path, tmp_path: Path, undisturbed: dict[str, dict[str, Any]]
+) -> None:
+    """The limit falls into the first files of a run, a logger's, or a checkpoint."""
+    import resource
+
+    logger = "logger=[tensorboard,csv]"
+    words = [*LENGTH, *EVERY_ROW, logger]
+
+    def command(outputs: Path, limit: int) -> None:
+        if limit >= 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        done = small_run(outputs, text_file, *words)
+        assert done.err.count("\n") == (limit >= 0), done.err
+        raise SystemExit(done.code)
+
+    def ended(outputs: Path, limit: int = -1) -> int | None:
+        child = multiprocessing.get_context("fork").Process(target=command, args=[outputs, limit])
+        child.start()
+        child.join()
+        return child.exitcode
+
+    if logger not in undisturbed:
+        assert ended(tmp_path / "whole") == 0
+        (metrics,) = (tmp_path / "whole").rglob("metrics.json")
+        undisturbed[logger] = left(metrics.parent)
+    assert ended(tmp_path / "out", limit) == 2
+    assert not [*tmp_path.rglob("error.txt"), *tmp_path.rglob("*.tmp")]
+    assert ended(tmp_path / "out") == 0
+    (metrics,) = (tmp_path / "out").rglob("metrics.json")
+    assert same(left(metrics.parent), undisturbed[logger])
+
+
+def test_a_run_that_another_version_has_begun_is_not_continued(
+    train: Train, tmp_path: Path
+) -> None:
+    with ending("between two checkpoints", raises), pytest.raises(Ended):
+        train(*LENGTH)
+    last = tmp_path / "run/checkpoints/last.ckpt"
+    checkpoint = torch.load(last, weights_only=True)
+    del checkpoint["attnlab"]["version"]  # 0.1.0 did not write it
+    torch.save(checkpoint, last)
+    with pytest.raises(BadInput, match=r"0\.1\.0"):
+        train(*LENGTH)
+    assert read_run(tmp_path / "run")["status"] == "interrupted"
+    assert train(*LENGTH, "force=true").metrics["versions"]["attnlab"] == attnlab.__version__
+
+
+OPTIMIZER = """
+import torch
+
+def made(net, max_steps, **settings):
+    return torch.optim.SGD(net.parameters(), lr={lr})
+"""
+
+
+def test_own_code_that_is_edited_before_a_resume_is_refused(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def command(lr: float) -> Done:
+        (tmp_path / "edited.py").write_text(OPTIMIZER.format(lr=lr))
+        importlib.invalidate_caches()
+        sys.modules.pop("edited", None)
+        return small_run(tmp_path / "out", text_file, *LENGTH, "optim._target_=edited.made")
+
+    with ending("between two checkpoints", raises), pytest.raises(Ended):
+        command(0.1)
+    refused = command(0.25)
+    assert refused.code == 2 and "optim.source" in refused.err and refused.err.count("\n") == 1
+    assert command(0.1).code == 0
 
 
 KILLER = """

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from attnlab.files import read_json
-from attnlab.training.application import quoted
+from attnlab.settings.typed import for_hydra
 from attnlab.training.sweep_progress import runs_at_once
-from tests.cli import small_run
+from tests.cli import small_run, train_py
 from tests.conftest import ROOT, SMALL
 
 FAULTY = """
@@ -42,18 +42,45 @@ def test_a_refused_run_does_not_stop_the_others(text_file: Path, tmp_path: Path)
     assert ended(tmp_path) == {f"attn={a}/seed={s}" for a in ("sdpa", "unscaled") for s in (0, 1)}
     assert (tmp_path / "a b" / "comparison.png").exists()
     assert "unscaled" in done.out.partition("All runs in")[2]
+    (log,) = (tmp_path / ".sweep").rglob("hydra.log")  # which is not for the terminal
+    assert "#7" in log.read_text() and "#7" not in done.out + done.err
     notes = [read_json(file) for file in sorted((tmp_path / ".sweep").rglob("failed_*.json"))]
     assert len(notes) == 4 and all("model.n_head=3" in note["command"] for note in notes)
     assert all(note["reason"] in done.err for note in notes)
 
 
+@pytest.mark.parametrize(
+    "word", ["optim.lr=-1", "data.batch_size=0", "seed=a", "hydra.sweep.subdir=abc"]
+)
 def test_the_command_of_a_run_with_a_wrong_setting_is_noted(
-    text_file: Path, tmp_path: Path
+    word: str, text_file: Path, tmp_path: Path
 ) -> None:
-    done = small_run(tmp_path, text_file, "-m", "hydra/launcher=basic", "optim.lr=-1,1e-3")
+    words = (word, "hydra/launcher=basic", "model.dropout=0.125")
+    done = small_run(tmp_path, text_file, "-m", *words)
     assert done.code == 1
     (note,) = (read_json(file) for file in (tmp_path / ".sweep").rglob("failed_*.json"))
-    assert "optim.lr=-1" in note["command"] and "optim.lr" in note["reason"]
+    assert "model.dropout=0.125" in note["command"] and word.partition("=")[0] in note["reason"]
+
+
+def test_a_sweep_that_cannot_be_written_is_one_sentence(text_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("mine")
+    for launcher in ("basic", "processes"):
+        words = ("-m", f"hydra/launcher={launcher}", "seed=0,1")
+        done = small_run(tmp_path / "a file", text_file, *words)
+        assert done.code == 2 and done.err.count("\n") == 1 and "a file" in done.err
+
+
+def test_the_notes_of_a_sweep_are_in_the_users_directory(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    words = ("-m", "hydra/launcher=basic", "outputs=~/out", "name=2024_01,1e5")
+    done = train_py(*words, *SMALL, f"data.path={text_file}")
+    assert done.code == 0, done.err
+    assert [file.name for file in tmp_path.iterdir()] == ["home"]
+    names = {file.name for file in (tmp_path / "home/out").iterdir()}
+    assert names == {".sweep", "2024_01", "1e5"}
 
 
 def test_a_run_that_diverges_is_a_result(text_file: Path, tmp_path: Path) -> None:
@@ -93,6 +120,36 @@ def test_a_sweep_in_processes_ends_and_is_completed(text_file: Path, tmp_path: P
     assert second.returncode == 0, second.stderr
     assert len(ended(tmp_path)) == 6
     assert all(file.read_bytes() == content for file, content in before.items())
+
+
+DIES = """
+import os
+import lightning.pytorch as L
+
+class Dies(L.Callback):
+    def on_train_batch_start(self, trainer, lit, *_):
+        if (lit.settings.variant, lit.seed) == ("unscaled", 1):
+            os._exit(9)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_whose_worker_dies_is_listed_and_the_others_end(
+    text_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dies.py").write_text(DIES)
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), "-m", *SMALL, f"data.path={text_file}"),
+        *("attn=sdpa,unscaled", "seed=0,1", "+callbacks.dies._target_=dies.Dies"),
+        "hydra.launcher.n_jobs=2",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert len(ended(tmp_path)) == 3
+    (note,) = (read_json(f) for f in (tmp_path / "outputs/.sweep").rglob("failed_*.json"))
+    assert "attn=unscaled" in note["command"] and "seed=1" in note["command"]
+    assert note["command"] in done.stderr
 
 
 def is_alive(pid: int) -> bool:
@@ -158,7 +215,7 @@ def test_how_many_train_at_once(
     at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
+    monkeypatch.setattr("loky.cpu_count", lambda: cores)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/nvidia-smi" if gpu else None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
@@ -182,7 +239,7 @@ def test_runs_of_several_devices_train_one_after_the_other(
     assert done.stdout.count("All runs in") == 1
 
 
-def test_each_start_that_exists_is_a_run_of_a_sweep(
+def test_words_that_hydra_would_read_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -198,5 +255,15 @@ def test_each_start_that_exists_is_a_run_of_a_sweep(
         "init_from='quoted,by hand'": "init_from='quoted,by hand'",
         "init_from=null": "init_from=null",
         "seed=0,1": "seed=0,1",
+        "name=1E234": "name='1E234'",
+        "name=2024_01,1e5,a,007": "name='2024_01','1e5',a,'007'",
+        "name='1e5'": "name='1e5'",
+        "name=range(3)": "name=range(3)",
+        "name=a=1e5": "name=a=1e5",
+        "outputs=~/a": f"outputs={Path.home()}/a",
+        "outputs='~/a b'": f"outputs='{Path.home()}/a b'",
+        "--config-dir=~/a": f"--config-dir={Path.home()}/a",
+        "outputs=a~": "outputs=a~",
+        "data.path=~/a": "data.path=~/a",
     }
-    assert {word: quoted(word) for word in rows} == rows
+    assert {word: for_hydra(word) for word in rows} == rows

@@ -7,7 +7,7 @@ from .caches import assert_cache_equal
 from .causal import assert_causal, assert_mask_is_infinite, assert_past_used
 from .gradients import assert_gradients_right
 from .kernels import assert_kernel_equal
-from .loss import assert_labels_ignored, assert_loss_shifted, assert_targets_shifted
+from .loss import assert_labels_ignored, assert_loss_shifted
 from .modes import assert_deterministic, assert_modes_agree, assert_rows_independent
 from .outcomes import CannotCheck, CheckFailed
 from .padding import assert_documents_separate, assert_padding_ignored
@@ -37,7 +37,6 @@ __all__ = [
     "assert_past_used",
     "assert_precision_kept",
     "assert_rows_independent",
-    "assert_targets_shifted",
     "checks_for",
     "checkup",
     "prepared",

@@ -3,7 +3,7 @@
 Letters: B batch, T time, V symbols.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -15,9 +15,27 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
-from .outcomes import REFUSALS, CannotCheck, Passed, in_one_line, in_words
+from .outcomes import (
+    REFUSALS,
+    CannotCheck,
+    CheckFailed,
+    Passed,
+    as_assertion,
+    in_one_line,
+    in_words,
+    is_deliberate,
+    ranges_in_words,
+)
 from .states import EVALUATION, TRAINING, State, Weights
-from .subject import Sizes, Subject, compared_columns, is_rounding, prepared, steady
+from .subject import (
+    Sizes,
+    Subject,
+    compared_columns,
+    is_rounding,
+    prepared,
+    prime_up_to,
+    steady,
+)
 from .visits import Visits
 
 # From the model, the next ids (B, n), and the cache (None at first), to logits (B, n, V) and the
@@ -28,6 +46,7 @@ AnyStep = Callable[..., tuple[object, Own]]  # one of the two
 SEVERAL = 3  # tokens of a step of several
 OTHER_ROWS = "in a wrong step, a row of the batch reads another row"
 IS_READ = 1e-4  # a change of this share of the largest is no rounding
+MOST_EXPLAINED = 6  # wrong steps of which it is seen what they read
 MOST_READ = 96  # inputs that are changed one by one to see what a wrong step reads
 CACHE_STATES = (EVALUATION, State(weights=Weights.LARGER), TRAINING)
 LOSSY = 1e-4  # of the standard deviation; a cache in bf16 or int8 changes outputs by more
@@ -138,6 +157,7 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     return named[0] if len(named) == 1 and len(arguments) == 1 else ""
 
 
+@as_assertion
 def assert_cache_equal(
     model: Model,
     step: DecodingStep | None = None,
@@ -157,7 +177,6 @@ def assert_cache_equal(
         step: see `DecodingStep`; by default the cache that the model takes and returns.
         padded_step: the same with a mask, to decode rows of different lengths.
     """
-    __tracebackhide__ = True
     return str(check_cache_equal(prepared(model, sample, call, **sizes), step, padded_step))
 
 
@@ -187,14 +206,6 @@ class Wrong:
     @property
     def size(self) -> int:
         return self.plan.sizes[self.number]
-
-    @property
-    def late(self) -> bool:
-        """Whether it is a step of several beyond the first tokens, for which a ring of the size of
-        a window may have no room."""
-        late = self.begin >= SEVERAL and self.begin + self.size > 2 * SEVERAL
-        plain = self.plan.real is None and not self.plan.turned
-        return late and self.size > 1 and plain and isfinite(self.change)
 
     @property
     def plan_up_to_it(self) -> StepPlan:
@@ -240,11 +251,6 @@ class Reads:
         less = (self.one_pass > IS_READ) & (self.cached <= self.tolerance)
         return less.any(1).nonzero().flatten().tolist()
 
-    @property
-    def is_less_alone(self) -> bool:
-        """Whether the step reads less than one pass, and nothing else."""
-        return bool(self.only_one_pass()) and not self.only_cached() and not self.reads_ahead()
-
 
 def step_plans(T: int, prefill: int) -> list[StepPlan]:
     """The ways to step that are tried."""
@@ -263,6 +269,18 @@ def step_plans(T: int, prefill: int) -> list[StepPlan]:
     return tried
 
 
+def plans_of_each_size(T: int, most: int) -> list[StepPlan]:
+    """T tokens as a prompt, a step of the rest, and a step of one token, which reads what the step
+    has left in the cache: prompts of all lengths, or some at random."""
+    prompts = list(range(1, T - 1))
+    if len(prompts) > most:
+        order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(T))
+        prompts = [prompts[n] for n in sorted(order[:most].tolist())]
+    return [
+        StepPlan(f"a prompt of {n} and a step of {T - 1 - n}", (n, T - 1 - n, 1)) for n in prompts
+    ]
+
+
 def with_prefix_at_once(plan: StepPlan, prefix: int) -> StepPlan:
     """A plan whose first step has all tokens of a prefix, which may see each other. It begins at
     the first token if padding is before it."""
@@ -279,8 +297,9 @@ def padded_step_plans(plans: list[StepPlan], rows: int) -> list[StepPlan]:
     for plan in plans:
         at = torch.arange(sum(plan.sizes))[None]
         n = at.shape[1]
-        left = at >= n // 6
-        after = (at < n // 3) | (at >= n // 2)
+        padding = prime_up_to(n // 4)
+        left = at >= padding
+        after = (at < n // 2 - padding) | (at >= n // 2)  # no step behind a prefill is padding
         tried.append(replace(plan, name=f"{plan.name}, a padded row alone", real=left))
         for name, real in (("rows padded left", left), ("right", after)):
             if rows > 1:
@@ -295,15 +314,32 @@ class PlansTried:
 
     ran: list[StepPlan] = field(default_factory=list)
     wrong: list[Wrong] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)  # why a plan could not be tried
+    refused: dict[str, Exception] = field(default_factory=dict)  # by plan, what the model raised
     rounded: list[str] = field(default_factory=list)  # by how much rounding changes outputs
+
+    def sizes_in_words(self) -> str:
+        """Which sizes of steps were tried."""
+        prompts = ranges_in_words([plan.sizes[0] for plan in self.ran])
+        steps = ranges_in_words([size for plan in self.ran for size in plan.sizes[1:]])
+        return f", in steps of {steps} after prompts of {prompts} tokens"
+
+    def refused_in_words(self) -> list[str]:
+        """What the model refuses, each reason once."""
+        said: dict[str, list[str]] = {}
+        for name, error in self.refused.items():
+            said.setdefault(in_one_line(error), []).append(name)
+        lines = []
+        for why, names in said.items():
+            others = f" and {len(names) - 1} other ways" if names[1:] else ""
+            verb = "are" if others else "is"
+            lines.append(f"{names[0]}{others}, which {verb} refused ({why})")
+        return lines
 
 
 def check_cache_equal(
     tried: Subject, step: DecodingStep | None = None, padded_step: PaddedStep | None = None
 ) -> Passed:
     """Decoding with a cache gives the outputs of one pass, see `assert_cache_equal`."""
-    __tracebackhide__ = True
     remarks: list[str] = []
     if step is None:
         step = cache_step_of(tried)
@@ -313,7 +349,6 @@ def check_cache_equal(
 
 def check_padded_cache(tried: Subject) -> Passed:
     """The same of rows of different lengths alone, for a model that takes `attention_mask`."""
-    __tracebackhide__ = True
     step = _with_places(tried, cache_step_of(tried), [])
     return _in_some_precision(tried, Decoding(step, step, only_padded=True), [])
 
@@ -336,7 +371,6 @@ class Decoding:
 def _in_some_precision(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
     """`_check_cache` in the best precision or, if no step works there, in the model's own: some
     caches are of that, whatever the precision of the weights is."""
-    __tracebackhide__ = True
     try:
         return _check_cache(tried, decoding, remarks)
     except CannotCheck:
@@ -350,9 +384,8 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
 
     The remarks are those on the step; further ones are added to a copy.
     """
-    __tracebackhide__ = True
+    said = "decoding with a cache gives the outputs of one pass"
     visits = Visits(tried, "a cache ", remarks=[*remarks])
-    excused: set[str] = set()  # names of plans
     rounds = False
     for state in visits.through(CACHE_STATES):
         is_left_out = state != EVALUATION and not tried.effort.every_state
@@ -362,31 +395,27 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
             visits.not_tried.append(f"a cache {state}, for it rounds")
             continue
         with visits.visit(state) as there, torch.no_grad():
-            plans = _check_state(there, decoding, excused)
-            # What a ring has no room for is told once; larger weights hide what one pass reads.
-            excused |= {wrong.plan.name for wrong in plans.wrong}
-            visits.remarks += [
-                f"not in long steps, as in a ring without room: {x}" for x in plans.wrong
-            ]
+            plans = _check_state(there, decoding)
             if state == EVALUATION:
-                visits.not_tried += plans.refused
+                said += plans.sizes_in_words()
+                visits.not_tried += plans.refused_in_words()
                 visits.remarks += plans.rounded[:1]
                 rounds = bool(plans.rounded)
     if not can_reorder(tried, decoding.step):
         visits.not_tried.append("another order of rows in the cache, as in beam search")
-    return visits.passed("decoding with a cache gives the outputs of one pass")
+    return visits.passed(said)
 
 
-def _check_state(tried: Subject, decoding: Decoding, excused: set[str]) -> PlansTried:
-    """What the plans show in the state of a subject, without wrong steps of those that are
-    excused; CheckFailed if a wrong step is not that of a ring."""
-    __tracebackhide__ = True
+def _check_state(tried: Subject, decoding: Decoding) -> PlansTried:
+    """What the plans show in the state of a subject; CheckFailed if a step is wrong."""
     without_graph = replace(steady(tried), state=replace(tried.state, grad=False))
     plans = _try_plans(without_graph, decoding)
-    if tried.best is not None and not all(isfinite(wrong.change) for wrong in plans.wrong):
-        raise CannotCheck("outputs are not finite in this precision")
-    plans.wrong = [wrong for wrong in plans.wrong if wrong.plan.name not in excused]
-    _raise_unless_ring(without_graph, decoding, plans)
+    if not all(isfinite(wrong.change) for wrong in plans.wrong):
+        own = tried.best is None or tried.state.own_dtype
+        if not own:
+            raise CannotCheck("outputs are not finite in this precision")
+    if plans.wrong:
+        raise _failed(without_graph, decoding, plans)
     return plans
 
 
@@ -400,13 +429,12 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
         if tried.affordable(tried.length) < 64:  # a large model
             every = every[:3]
         every[0] = replace(every[0], sizes=every[0].sizes[: tried.prefix + effort.single_steps])
-        if effort.mixed_up_to:
-            T = min(tried.length, effort.mixed_up_to)
-            steps = (1, SEVERAL, 1)
-            every.append(StepPlan(f"up to {T}", (max(1, T - sum(steps)), *steps)))
-        has_one_plan = tried.state != EVALUATION and not effort.every_state
+        plainly = replace(tried.state, own_dtype=False) == EVALUATION
+        has_one_plan = not plainly and not effort.every_state
         if tried.state.training or has_one_plan:
             return every[1:2]
+        if tried.state == EVALUATION:
+            every += plans_of_each_size(min(tried.length, effort.steps_up_to), effort.prompts)
         if can_reorder(tried, decoding.step):
             first = max(effort.prefill // 2, tried.prefix)
             most = max(0, min(effort.steps_reordered, tried.length - first))
@@ -429,38 +457,33 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
         try:
             wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded)
         except REFUSALS as error:
-            plans.refused.append(f"{plan.name}, which is refused ({in_one_line(error)})")
+            plans.refused[plan.name] = error
             continue
         plans.ran.append(plan)
         if wrong is not None:
             plans.wrong.append(wrong)
     if not plans.ran:
-        raise CannotCheck(f"no step with a cache works: {plans.refused[0]}")
+        first = next(iter(plans.refused.values()))
+        if decoding.only_padded and not is_deliberate(first):
+            raise first  # a crash: without padding, steps work
+        raise CannotCheck(f"no step with a cache works: {plans.refused_in_words()[0]}")
     return plans
 
 
-def _raise_unless_ring(tried: Subject, decoding: Decoding, plans: PlansTried) -> None:
-    """CheckFailed, unless each wrong step only misses what a ring of the size of a window has no
-    room for."""
-    __tracebackhide__ = True
-    faulty: list[Wrong] = []
-    reads: list[Reads] = []  # of the faulty ones, where it is known
-    for wrong in plans.wrong:
-        read = _what_is_read(tried, decoding.step_of(wrong.plan), wrong)
-        if wrong.late and read is not None and read.is_less_alone:
-            continue  # as in such a ring
-        faulty.append(wrong)
-        if read is not None:
-            reads.append(read)
-    if not faulty:
-        return
+def _failed(tried: Subject, decoding: Decoding, plans: PlansTried) -> CheckFailed:
+    """What the wrong steps of the plans have in common."""
+    faulty = plans.wrong
+    reads = [
+        _what_is_read(tried, decoding.step_of(wrong.plan), wrong)
+        for wrong in faulty[:MOST_EXPLAINED]
+    ]
     rows_mix = _reads_another_row(tried, decoding.step, faulty[0])
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
-    raise tried.failed(
+    return tried.failed(
         f"decoding with the cache gives other outputs than one pass, in {ways}",
         *_some_ways(faulty),
         which_steps_are_wrong(plans.ran, faulty),
-        OTHER_ROWS if rows_mix else what_wrong_steps_read(reads),
+        OTHER_ROWS if rows_mix else what_wrong_steps_read([x for x in reads if x is not None]),
     )
 
 
@@ -646,9 +669,9 @@ def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
 
     def moved(run: Callable[[Tensor], Tensor]) -> Tensor:
         parts = []
-        for some in _with_first(x, new, max(2, tried.rows)):
-            y = run(some)[:, begin:]
-            change = (y[1:] - y[:1]).abs().amax(-1)
+        for some in new.split(tried.rows):
+            # Beside each other in the same row, for a fault may be one of some rows.
+            change = (run(some) - run(x.expand_as(some)))[:, begin:].abs().amax(-1)
             parts.append(change if real is None else change.where(real[:, begin:end], 0.0))
         sizes = torch.cat(parts)  # (N, n)
         reads = torch.zeros(end, end - begin, dtype=torch.float64)
@@ -692,12 +715,6 @@ def _reads_another_row(tried: Subject, step: DecodingStep, wrong: Wrong) -> bool
         if float(moved[wrong.begin :].abs().max()) > limit:
             return True
     return False
-
-
-def _with_first(x: Tensor, new: Tensor, rows: int) -> Iterator[Tensor]:
-    """Batches of `new` (N, T, ...), each with x (T, ...) before."""
-    for some in new.split(rows - 1):
-        yield torch.cat([x[None], some])
 
 
 def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheStep:

@@ -17,7 +17,7 @@ from .leaks import (
     place_of_leak,
     record_modules,
 )
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, as_assertion, in_one_line
 from .states import EVALUATION, TRAINING, State, Weights, changed
 from .subject import (
     MOST_IDS,
@@ -40,6 +40,7 @@ PAST_STATES = (EVALUATION, State(weights=Weights.NOISE))
 MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
 
 
+@as_assertion
 def assert_causal(
     model: Model,
     sample: Tensor | None = None,
@@ -74,7 +75,6 @@ def assert_causal(
             module that lets them through.
         CannotCheck: the model cannot be called.
     """
-    __tracebackhide__ = True
     tried = prepared(model, sample, call, **sizes)
     passed = check_causal(tried, dense)
     with changed(model):
@@ -84,7 +84,6 @@ def assert_causal(
 
 def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     """No output depends on later inputs, see `assert_causal`."""
-    __tracebackhide__ = True
     _require_beyond_prefix(tried)
     dense = tried.fitting(dense or tried.dense)
     said = f"nothing depends on later inputs; every suffix of sequences of {dense} was changed"
@@ -120,7 +119,7 @@ def _require_beyond_prefix(tried: Subject) -> None:
     """CannotCheck if all inputs belong to the prefix, so that each may depend on any other."""
     if tried.prefix >= tried.length:
         raise CannotCheck(
-            f"all {tried.length} inputs may see each other, for prefix is {tried.prefix}"
+            f"all {tried.length} inputs may see each other, as causal or prefix says"
         )
 
 
@@ -129,16 +128,16 @@ def causal_states(tried: Subject) -> list[State]:
     if not tried.weights:
         return [EVALUATION]
     states = [state for state in CAUSAL_STATES if not (state.own_dtype and tried.best is None)]
+    modes = MODES_WITH_GIVEN if tried.effort.given_in_training else MODES_WITH_GIVEN[:1]
     for name, optional in tried.optional.items():
         if not optional.pads:  # see `assert_padding_ignored`
-            states += [replace(mode, given=name) for mode in MODES_WITH_GIVEN]
+            states += [replace(mode, given=name) for mode in modes]
     return states
 
 
 def require_causal(tried: Subject, dense: int) -> list[str]:
     """Look for a leak in the present state of the model; CheckFailed if there is one. What the
     model refuses is returned, for the report."""
-    __tracebackhide__ = True
     for T, cuts in _scans(tried, dense):
         _raise(tried, first_leak(tried, T, cuts))
     if tried.state.given:
@@ -185,7 +184,6 @@ def first_cut(tried: Subject, T: int) -> int:
 
 
 def _raise(tried: Subject, leak: "Leak | None") -> None:
-    __tracebackhide__ = True
     if leak is None:
         return
     description, map_ = leak_in_words(tried, leak)
@@ -195,7 +193,6 @@ def _raise(tried: Subject, leak: "Leak | None") -> None:
 def _gradients_switched(tried: Subject, dense: int) -> None:
     """Look for a leak with gradients, or in training without, if outputs then differ; in
     evaluation mode they must not."""
-    __tracebackhide__ = True
     rows = tried.batch(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     other = replace(tried, state=state, rows=rows, held=True)  # it held the other way
@@ -241,7 +238,6 @@ def first_leak(tried: Subject, T: int, cuts: list[int]) -> Leak | None:
 
     Raises CheckFailed if outputs are not finite.
     """
-    __tracebackhide__ = True
     (x,) = tried.draw(1, T)
     others, _ = with_other_suffixes(tried, x, cuts)
     return _worst(tried, [x] * len(cuts), others, cuts, tried.moved(x, others))
@@ -263,7 +259,6 @@ def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     A layer may look up equal ids only: the id stands before the cut in both sequences, and after
     it in the second alone, whose suffix is also another.
     """
-    __tracebackhide__ = True
     (x,) = tried.draw(1, T)
     cut = max(T // 2, tried.prefix)
     ids = tried.pool
@@ -280,7 +275,6 @@ def _worst(
     tried: Subject, xs: Tensor | list[Tensor], others: Tensor, cuts: list[int], moved: Tensor
 ) -> Leak | None:
     """By how much outputs moved (N, T) as sequences were changed from their cuts on."""
-    __tracebackhide__ = True
     T = moved.shape[1]
     judged = judged_positions(tried, T)
     if not bool(moved[:, judged].isfinite().all()):
@@ -318,13 +312,14 @@ def judged_positions(tried: Subject, T: int) -> Tensor:
 def check_prefixes(tried: Subject) -> list[str]:
     """Require of every prefix that it gets the same outputs alone, or CheckFailed; what the model
     refuses, for the report."""
-    __tracebackhide__ = True
     L = tried.usual_length
     x = tried.draw(tried.effort.rows_of_prefixes, L)
     whole = tried(x)
     lengths = {1, 2, 3, 7, L // 3, L // 2, L // 2 + 1, L - 1}
     if tried.state != EVALUATION and not tried.effort.every_state:
         lengths = {1, L // 2}
+    elif not tried.effort.in_double:  # of the largest models
+        lengths = {1, 3, L // 2, L - 1}
 
     def difference(n: int) -> Tensor:
         return tried(x[:, :n]) - tried(x)[:, :n]
@@ -390,6 +385,7 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     return Description(description.what, place, description.look), map_
 
 
+@as_assertion
 def assert_mask_is_infinite(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
@@ -397,13 +393,11 @@ def assert_mask_is_infinite(
 
     Blocked scores of -1e4 then lose against others. A published model may never get so far.
     """
-    __tracebackhide__ = True
     return str(check_mask_is_infinite(prepared(model, sample, **given)))
 
 
 def check_mask_is_infinite(tried: Subject) -> Passed:
     """Nothing depends on later inputs with huge weights, see `assert_mask_is_infinite`."""
-    __tracebackhide__ = True
     if not tried.weights:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
@@ -433,18 +427,17 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
     return Passed(said, states=(str(State(weights=Weights.HUGE)),))
 
 
+@as_assertion
 def assert_past_used(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that some output depends on an earlier input, perhaps with noise on the weights. What
     may be meant is only remarked: the input before is not read, or the order has no effect."""
-    __tracebackhide__ = True
     return str(check_past_used(prepared(model, sample, **given)))
 
 
 def check_past_used(tried: Subject) -> Passed:
     """Some output depends on an earlier input, see `assert_past_used`."""
-    __tracebackhide__ = True
     T = tried.fitting(min(32, tried.dense))
     reads = torch.zeros(T, T, dtype=torch.bool)
     remarks = []

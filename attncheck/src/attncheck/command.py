@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +27,7 @@ Check a language model: does it read ahead, mix rows, or decode other outputs wi
 EXIT_CODES = """\
 exit codes:
   0  healthy
-  1  faulty
+  1  faulty; with --strict, also suspicious
   2  bad input, or a model that cannot be called
   3  the model raised an error while it was examined
   4  the checkup itself raised an error, so nothing is known of the model
@@ -46,6 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 vocab_size=given.vocab_size,
                 block_size=given.block_size,
                 rows=given.rows,
+                prefix=given.prefix,
+                causal=not given.encoder,
+                accept=given.accept,
+                strict=given.strict,
             )
     except CannotCheck as error:
         if given.json:
@@ -73,6 +77,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--vocab-size", type=int, help="ids are below it; else the model's")
     made.add_argument("--block-size", type=int, help="the longest text; else the model's")
     made.add_argument("--rows", type=int, help="most texts in one call; else up to 32")
+    made.add_argument("--prefix", type=int, default=0, help="first inputs that see each other")
+    made.add_argument("--encoder", action="store_true", help="all inputs may see each other")
+    made.add_argument(
+        "--accept",
+        metavar="PROPERTY",
+        action="append",
+        default=[],
+        help="a property that the model lacks on purpose, such as rows; may be repeated",
+    )
+    made.add_argument("--strict", action="store_true", help="a suspicion ends with 1, too")
     made.add_argument("--json", action="store_true", help="print JSON instead")
     made.add_argument("--version", action="version", version=attncheck.__version__)
     return made
@@ -84,7 +98,14 @@ def _as_json(content: Mapping[str, object]) -> str:
     return json.dumps({**head, **content}, indent=2)
 
 
-def examine(model: Callable[..., object], name: str, **sizes: Unpack[Sizes]) -> Report:
+def examine(
+    model: Callable[..., object],
+    name: str,
+    *,
+    accept: Collection[str] = (),
+    strict: bool = False,
+    **sizes: Unpack[Sizes],
+) -> Report:
     """`checkup` as a command needs it: a traceback shows where the user's code has failed, and an
     error of the checkup itself ends the process with its own exit code.
 
@@ -92,7 +113,7 @@ def examine(model: Callable[..., object], name: str, **sizes: Unpack[Sizes]) -> 
         CannotCheck: the model cannot be called, in a sentence that begins with its name.
     """
     try:
-        return checkup(model, name=name, **sizes)
+        return checkup(model, name=name, accept=accept, strict=strict, **sizes)
     except CannotCheck as error:
         _show_own_traceback(error.__cause__)
         raise CannotCheck(f"{name}: {error}") from error

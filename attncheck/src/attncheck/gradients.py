@@ -10,8 +10,16 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .calls import Model, outputs_of, parts_below
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
-from .states import TRAINING, State, changed, noise_for, with_repeated, without_probabilities
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, as_assertion, in_one_line
+from .states import (
+    LARGE,
+    TRAINING,
+    State,
+    changed,
+    noise_for,
+    with_repeated,
+    without_probabilities,
+)
 from .subject import SizesAndCall, Subject, prepared
 
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
@@ -22,19 +30,18 @@ ROUGH = 2e-3  # two slopes that are further apart say nothing
 SMOOTH = 1e-4  # the least difference from the gradient that counts
 
 
+@as_assertion
 def assert_gradients_right(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that gradients of the weights are the slope of the outputs: along the gradient, a
     random sum of outputs rises by the square of its length. In training mode, with dropout and the
     same random seed."""
-    __tracebackhide__ = True
     return str(check_gradients_right(prepared(model, sample, **given)))
 
 
 def check_gradients_right(tried: Subject) -> Passed:
     """Gradients are the slope of the outputs, see `assert_gradients_right`."""
-    __tracebackhide__ = True
     weights = [w for w in tried.weights if w.requires_grad and w.is_floating_point()]
     if not weights:
         raise CannotCheck("no weight of the model is trained")
@@ -120,15 +127,15 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         padded = _padding_rows(tried.model)
         way: list[Tensor] = []
         told = 0.0
-        for w, numbers, slope in zip(weights, noise, gradient, strict=True):
+        for w, numbers in zip(weights, noise, strict=True):
+            slope = gradient.pop(0)
+            w.grad = None  # of a large model, each of these is as large as the model
             direction = with_repeated(torch.add, slope / length, numbers / far**0.5)
             if id(w) in padded:
                 direction[padded[id(w)]] = 0.0
             told += _product(direction, slope)
             way.append(direction)
-        del gradient
-        for w in weights:  # of a large model, each of these is as large as the model
-            w.grad = None
+            del slope
         places = [torch.empty_like(w) for w in weights]
 
         def value(step: float) -> float:
@@ -182,7 +189,8 @@ def _squares(numbers: Tensor, count: int) -> float:
 
 def _product(a: Tensor, b: Tensor) -> float:
     """The sum of products of two tensors of one shape, in fp64."""
-    return float(a.detach().double().flatten() @ b.detach().double().flatten())
+    parts = zip(a.detach().flatten().split(LARGE), b.detach().flatten().split(LARGE), strict=True)
+    return sum(float(x.double() @ y.double()) for x, y in parts)  # not a copy of all
 
 
 @contextmanager

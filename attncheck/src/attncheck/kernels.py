@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .outcomes import REFUSALS, CannotCheck, CheckFailed
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, as_assertion
 
 GivenKernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
@@ -75,6 +75,7 @@ def _merged_wrongly(y: Tensor) -> Tensor:
     return y.reshape(B, T, H, D).transpose(1, 2)
 
 
+@as_assertion
 def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> str:
     """Assert that a kernel computes attention and its gradients, for any mask and large scores.
 
@@ -87,7 +88,6 @@ def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> st
         CheckFailed: the message names the mistake that gives exactly this output, if one does.
         CannotCheck: the kernel cannot be called, or returns another shape.
     """
-    __tracebackhide__ = True
     rng = torch.Generator().manual_seed(0)
     q, k, v = 2 * torch.randn(3, B, H, T, D, generator=rng)
     tril = torch.ones(T, T, dtype=torch.bool).tril()

@@ -5,13 +5,21 @@ Letters: B batch, T time, V symbols.
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line, in_words
+from .outcomes import (
+    REFUSALS,
+    CannotCheck,
+    CheckFailed,
+    Passed,
+    as_assertion,
+    in_one_line,
+)
 from .states import TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared
 from .visits import Visits
@@ -20,7 +28,6 @@ Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the traini
 LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B, T)
 WITH_GRADIENTS = State(grad=True)
 LOSS_MODES = (WITH_GRADIENTS, TRAINING)
-LIKE_OTHERS = 0.02  # a label that counts by a smaller share more or less counts like others
 IGNORED_LABEL = -100
 NEXT_TOKENS = "targets are the next tokens"
 # By how many positions targets are shifted, and what is wrong with it.
@@ -34,8 +41,6 @@ _WRONG = {
 def labels_argument(tried: Subject) -> str:
     """The name of the argument that takes the targets of a loss; CannotCheck if there is none."""
     takes = arguments_of(tried.model)
-    if "encoder_hidden_states" in takes:
-        raise CannotCheck("the labels of a decoder beside an encoder come shifted; give loss")
     for name in ("labels", *TARGETS):
         if name in takes:
             return name
@@ -55,6 +60,7 @@ def labeled_loss(tried: Subject) -> LabeledLoss:
 # ---- which token is compared
 
 
+@as_assertion
 def assert_loss_shifted(
     model: Model,
     loss: Loss | None = None,
@@ -71,16 +77,15 @@ def assert_loss_shifted(
             `lambda model, ids: model(ids, labels=ids).loss`; by default the one that the model
             returns if it gets `labels`.
     """
-    __tracebackhide__ = True
     return str(check_loss_shifted(prepared(model, sample, **sizes), loss))
 
 
 def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     """The loss compares logits with the next tokens, see `assert_loss_shifted`."""
-    __tracebackhide__ = True
-    module = module_of(tried.model)
-    if module is None:
+    if module_of(tried.model) is None:
         raise CannotCheck("the model is not a torch module, so its logits cannot be followed")
+    if tried.prefix >= tried.length:
+        raise CannotCheck("what reads all inputs need not learn the next ones; give loss")
     ids_are_labels = loss is None
     if loss is None:
         labeled = labeled_loss(tried)
@@ -93,26 +98,26 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
             return _given_shifted(tried, labeled, name)
     told: list[str] = []
     visits = Visits(tried, "a loss ")
-    remarks = visits.remarks
-    for state in LOSS_MODES:
+    for state in visits.through(LOSS_MODES):
         with visits.visit(state) as there:
-            said, remark = _targets_of(there, loss, ids_are_labels=ids_are_labels)
+            said = _targets_of(there, loss, ids_are_labels=ids_are_labels)
             told = told or said
-            if remark and remark not in remarks:
-                remarks.append(f"{remark}, {state}" if there.held else remark)
     return visits.passed("; ".join(told))
 
 
-def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[list[str], str]:
-    """What each output of the model learns, the logits first, and a remark if labels do not count
-    alike, or ""; CheckFailed if the logits do not learn the next token."""
-    __tracebackhide__ = True
+def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
+    """What each output of the model learns, the logits first; CheckFailed if the logits do not
+    learn the next token."""
     ids, outputs, value = _followed(tried, loss)
     (_, logits), *others = outputs.items()
     slope_of_logits = _slope_by_logits(value, logits)
     if slope_of_logits is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
+    if not bool(value.isfinite() and slope_of_logits.isfinite().all()):
+        raise tried.failed("the loss, or its slope by the logits, is NaN or infinite")
     shift = _shift_of(ids, _lowest(slope_of_logits))
+    if shift == 0 and ids_are_labels and "encoder_hidden_states" in arguments_of(tried.model):
+        raise CannotCheck("the labels of a decoder beside an encoder come shifted; give loss")
     if shift != 1:
         may_be_meant = shift == 0 and not tried.state.training
         look = "the logits at t must be compared with token t + 1"
@@ -130,8 +135,7 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> tuple[li
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
         told.append(f"{name} {learns}")
     _require_one_softmax(tried, value, logits, slope_of_logits)
-    remark = labels_in_words(label_weights(logits, slope_of_logits), ids, 1)
-    return told, remark
+    return told
 
 
 def _slope_by_logits(value: Tensor, logits: Tensor) -> Tensor | None:
@@ -175,37 +179,8 @@ def label_weights(logits: Tensor, slope: Tensor) -> Tensor | None:
     return weights.cpu()
 
 
-def labels_in_words(weights: Tensor | None, labels: Tensor, shift: int) -> str:
-    """Which of the labels (B, T) count more or less than most, or ""; from `label_weights`. The
-    logits at t learn the label at t + shift."""
-    if weights is None:
-        return ""
-    learned = labels[:, shift:]  # (B, T - shift)
-    counted = weights[weights > 1e-6 * weights.max()]
-    if not len(counted):
-        return ""
-    ratio = weights[:, : learned.shape[1]] / counted.median()
-    off = (ratio - 1).abs() > LIKE_OTHERS
-    if not off.any():
-        return ""
-    which = "some labels"
-    places = off.all(0)
-    tokens = learned[off].unique()
-    if torch.equal(off, places.expand_as(off)):
-        which = "the " + in_words("label", (places.nonzero().flatten() + shift).tolist(), " at ")
-    elif not torch.isin(learned[~off], tokens).any():
-        which = "labels of " + in_words("token", tokens.tolist())
-    least = float(ratio[off].min())
-    most = float(ratio[off].max())
-    if most < LIKE_OTHERS:
-        return f"the loss does not count {which}"
-    size = f"{least:.2g}" if most - least < LIKE_OTHERS else f"{least:.2g} to {most:.2g}"
-    return f"the loss counts {which} with {size} times the weight of most"
-
-
 def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor) -> None:
     """CheckFailed if the last position learns a token, though none follows."""
-    __tracebackhide__ = True
     learned = _learned_token(slope[0, -1])
     if learned is None:
         return
@@ -218,7 +193,6 @@ def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor) -> None:
 
 def _require_one_softmax(tried: Subject, value: Tensor, logits: Tensor, slope: Tensor) -> None:
     """CheckFailed if a loss is the mean cross entropy of a softmax of the logits (B, T, V)."""
-    __tracebackhide__ = True
     learned = _lowest(slope).flatten().to(logits.device)
     cross_entropy = nn.functional.cross_entropy
     given = float(value.detach())
@@ -278,7 +252,6 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
         if slope is None:
             raise CannotCheck("the loss is not computed from the logits the model returns")
     lowest = _lowest(slope)
-    weights = label_weights(y, slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
         raise there.failed(
@@ -293,22 +266,9 @@ def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
         when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
         place = "t" if shifts[0] == 0 else "t + 1"
         said = f"the logits at t are compared with {name} at {place}, {when}"
-        remark = labels_in_words(weights, seen[-1], shifts[0])
-        return Passed(said, (remark,) if remark else ())
+        return Passed(said)
     said = f"the logits at t are compared with {name} at t + {shifts[0]}"
     raise there.failed(said.replace("+ -", "- "), grave=False)
-
-
-def assert_targets_shifted(x: Tensor, y: Tensor) -> str:
-    """Assert that targets y (B, T) are the inputs x one later; negative ones are ignored."""
-    __tracebackhide__ = True
-    if x.shape != y.shape or x.ndim != 2:
-        raise CannotCheck(f"inputs {tuple(x.shape)} and targets {tuple(y.shape)} must be (B, T)")
-    shift = _shift_of(x, y)
-    if shift != 1:
-        told = f"y[t] must be x[t + 1], as it is in {_agreement(x, y, 1):.0%} of the targets"
-        raise CheckFailed(_shift_in_words(shift), told, grave=shift != 0)
-    return NEXT_TOKENS
 
 
 def _shift_of(x: Tensor, y: Tensor) -> int | None:
@@ -333,6 +293,7 @@ def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
 # ---- which labels are ignored
 
 
+@as_assertion
 def assert_labels_ignored(
     model: Model,
     loss: LabeledLoss | None = None,
@@ -352,7 +313,6 @@ def assert_labels_ignored(
             the model returns if it gets `labels` or `targets`.
         ignored: the label that is ignored.
     """
-    __tracebackhide__ = True
     return str(check_labels_ignored(prepared(model, sample, **sizes), loss, ignored))
 
 
@@ -360,7 +320,6 @@ def check_labels_ignored(
     tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED_LABEL
 ) -> Passed:
     """Labels of -100 are ignored, see `assert_labels_ignored`."""
-    __tracebackhide__ = True
     if loss is None:
         loss = labeled_loss(tried)
         if (
@@ -372,7 +331,7 @@ def check_labels_ignored(
     said = f"labels of {ignored} count neither in the loss nor in its gradient"
     visits = Visits(tried, f"labels of {ignored} ")
     try:
-        for state in LOSS_MODES:
+        for state in visits.through(LOSS_MODES):
             with visits.visit(state) as there:
                 said = _labels(there, loss, ignored) or said
     except REFUSALS as error:
@@ -397,13 +356,12 @@ def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
 
 def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
-    __tracebackhide__ = True
     tried = replace(tried, seeded=True)
     T = tried.fitting(tried.effort.labeled)
     ids = tried.draw(1, T)
     labels = ids.clone()
     # A loss that shifts its labels does not use the first, and some treat those at the ends as
-    # others: see `labels_in_words`.
+    # others.
     first, end = (3, T - 2) if T >= 12 else (1, T)
     border = first + (end - first) // 3
     at = torch.arange(T)
@@ -416,6 +374,10 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
 
     both = of(early | late)
     a = of(early)
+    if tried.state.own_dtype:  # whose rounding hides the rest
+        if not isfinite(a):
+            raise tried.failed(f"beside labels of {ignored}, the loss is NaN or infinite")
+        return ""
     b = of(late)
     n_a = int(early.sum())
     n_b = int(late.sum())

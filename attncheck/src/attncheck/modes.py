@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Model
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, in_one_line
+from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, as_assertion, in_one_line
 from .states import (
     EVALUATION,
     TRAINING,
@@ -31,6 +31,7 @@ COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compar
 # ---- the same outputs again
 
 
+@as_assertion
 def assert_deterministic(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
@@ -40,13 +41,11 @@ def assert_deterministic(
     In evaluation mode also with each optional tensor that is known, which must not change the
     outputs of later calls without it.
     """
-    __tracebackhide__ = True
     return str(check_deterministic(prepared(model, sample, **given)))
 
 
 def check_deterministic(tried: Subject) -> Passed:
     """The same inputs give the same outputs, see `assert_deterministic`."""
-    __tracebackhide__ = True
     visits = Visits(tried)
     with visits.visit(State(own_dtype=True)) as there:
         x = there.draw(1, there.usual_length)
@@ -66,7 +65,6 @@ def check_deterministic(tried: Subject) -> Passed:
 def require_same_twice(tried: Subject, x: Tensor) -> None:
     """CheckFailed if x gets other outputs the second time in evaluation mode, of a model that
     remembers nothing."""
-    __tracebackhide__ = True
     with tried.restoring():
         first = tried(x)
         change = relative(tried(x), first)
@@ -84,7 +82,6 @@ def require_same_twice(tried: Subject, x: Tensor) -> None:
 def require_memoryless(tried: Subject, x: Tensor) -> bool:
     """Whether outputs depend on how many calls were before; CheckFailed if they depend on the
     inputs of those calls."""
-    __tracebackhide__ = True
     tried = replace(tried, seeded=True)  # so that chance is the same
 
     def after(before: Tensor | None) -> Tensor:
@@ -107,7 +104,6 @@ def require_memoryless(tried: Subject, x: Tensor) -> bool:
 
 def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
     """CheckFailed if a call with a longer or shorter text changes the outputs of the next call."""
-    __tracebackhide__ = True
     long = x.shape[1]
     short = tried.fitting(long // 2)
     if not 0 < short < long:  # a model of one length
@@ -121,7 +117,6 @@ def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
 def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
     """A sentence if one text gets other outputs after another one than at first; "" if not.
     CheckFailed if it gets NaN at first."""
-    __tracebackhide__ = True
     lengths = f"after a text of {before.shape[1]}, a text of {then.shape[1]}"
 
     def outputs(*texts: Tensor) -> Tensor:
@@ -157,13 +152,13 @@ def _what_changes(call: str, tried: Subject, x: Tensor) -> str:
 def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
     """CheckFailed if calls with an optional tensor give different outputs, or change those of a
     later call without it. The subject gives the same outputs without optional tensors."""
-    __tracebackhide__ = True
     if not tried.optional:
         return
     with tried.restoring():
         tried(x)
         after_plain = tried(x)
-    for name, optional in tried.optional.items():
+    few = None if tried.effort.every_state else 1
+    for name, optional in list(tried.optional.items())[:few]:
         judged = optional.judged(x.shape[1])
         call = partial(call_with_given, tried.call, optional)
         given = replace(tried, call=call, state=replace(tried.state, given=name))
@@ -191,17 +186,16 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
 # ---- rows
 
 
+@as_assertion
 def assert_rows_independent(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that in evaluation mode no row depends on another, or on the size of the batch."""
-    __tracebackhide__ = True
     return str(check_rows_independent(prepared(model, sample, **given)))
 
 
 def check_rows_independent(tried: Subject) -> Passed:
     """No row of a batch depends on another, see `assert_rows_independent`."""
-    __tracebackhide__ = True
     if tried.rows == 1:
         raise CannotCheck("the model takes one sequence at a time")
     with tried.put(EVALUATION) as there:
@@ -213,7 +207,6 @@ def check_rows_independent(tried: Subject) -> Passed:
 def require_rows_apart(tried: Subject) -> None:
     """CheckFailed if a row depends on another one or, in evaluation mode, on where in a batch it
     is."""
-    __tracebackhide__ = True
     said = rows_mixed(tried)
     if said:
         raise tried.failed(
@@ -282,18 +275,17 @@ def _other_in_another_row(tried: Subject, x: Tensor) -> str:
 # ---- training against evaluation
 
 
+@as_assertion
 def assert_modes_agree(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that in training mode, without dropout, a model computes what it computes in
     evaluation mode, also with larger weights. Statistics of the batch are told as such."""
-    __tracebackhide__ = True
     return str(check_modes_agree(prepared(model, sample, **given)))
 
 
 def check_modes_agree(tried: Subject) -> Passed:
     """Training mode computes what evaluation mode does, see `assert_modes_agree`."""
-    __tracebackhide__ = True
     if not tried.weights:
         raise CannotCheck("no torch module is known behind the model, which has no modes")
     B = tried.batch(2)

@@ -1,10 +1,18 @@
 """What a property says of a model: it holds, it fails, or it cannot be tried."""
 
+import functools
+import re
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # What a model raises when it is called in a way that it does not support.
 REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
@@ -76,6 +84,51 @@ def in_one_line(error: BaseException) -> str:
     if not own:
         return said
     return f"{said} ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})"
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Whether the model's own code has raised an error, as for inputs that it does not support,
+    and not an operation inside of it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    says = re.search(r"\b(raise|assert)\b", last.line or "") is not None
+    return says and not _is_library(last.filename, str(Path(__file__).parent))
+
+
+@contextmanager
+def not_applicable_if_refused(what: str) -> Iterator[None]:
+    """CannotCheck if the model refuses what is tried inside; if it crashes, that is raised."""
+    try:
+        yield
+    except PROBE_ERRORS as error:
+        if isinstance(error, CheckFailed | CannotCheck) or not is_deliberate(error):
+            raise
+        raise CannotCheck(f"{what} is refused: {in_one_line(error)}") from error
+
+
+def ranges_in_words(numbers: list[int]) -> str:
+    """Numbers in words, such as "1 to 7, 12"."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]} to {p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def as_assertion(function: Callable[P, R]) -> Callable[P, R]:
+    """An assertion whose failure shows the caller's line and the message, without the frames of
+    this package between them."""
+
+    @functools.wraps(function)
+    def assertion(*args: P.args, **named: P.kwargs) -> R:
+        __tracebackhide__ = True  # of pytest
+        try:
+            return function(*args, **named)
+        except (CheckFailed, CannotCheck) as error:
+            raise error.with_traceback(None) from None
+
+    return assertion
 
 
 def _is_library(file: str, here: str) -> bool:

@@ -8,21 +8,36 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import DOCUMENTS, Call, Model, Own
+from .calls import DOCUMENTS, Call, Model, Own, arguments_of
 from .causal import require_causal
-from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed
+from .outcomes import (
+    PROBE_ERRORS,
+    REFUSALS,
+    CannotCheck,
+    CheckFailed,
+    Passed,
+    as_assertion,
+    in_one_line,
+    is_deliberate,
+    not_applicable_if_refused,
+    ranges_in_words,
+)
 from .states import EVALUATION, TRAINING, State
-from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, relative, steady
+from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, prime_up_to, relative, steady
 from .visits import Visits
 
 # With gradients, evaluation mode may be on another path.
 PADDING_STATES = (EVALUATION, State(grad=True), TRAINING)
 PACKED_MODES = (EVALUATION, TRAINING)
 MOVED = 1e-6  # of the standard deviation, by which other padded tokens may move outputs
+PADDED = 23  # tokens of a padded row
+# Arguments for a mask of padding; of another one than the first, nobody knows what 1 means.
+MASKS = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 Masked = Callable[[Own, Tensor, Tensor], object]
 Numbered = Callable[[Own, Tensor, Tensor], object]
 
 
+@as_assertion
 def assert_padding_ignored(
     model: Model,
     side: str = "every side",
@@ -40,13 +55,20 @@ def assert_padding_ignored(
             or by default each of these.
         call: from the model, ids, and a mask (B, T) int64, 1 = token; None for `attention_mask`.
     """
-    __tracebackhide__ = True
     tried = prepared(model, sample, **sizes)
     return str(check_padding_ignored(tried, side, call or mask_argument(tried)))
 
 
 def mask_argument(tried: Subject) -> Masked:
-    """The call with `attention_mask`, of the dtype that the model takes."""
+    """The call with `attention_mask`, of the dtype that the model takes; CannotCheck if the model
+    takes a mask under another name, whose meaning is not known."""
+    takes = arguments_of(tried.model)
+    others = [name for name in MASKS if name in takes]
+    if "attention_mask" not in takes and others:
+        raise CannotCheck(
+            f"whether 1 is a token in {others[0]} is not known: give call to "
+            "assert_padding_ignored"
+        )
     ones = tried.optional.get("attention_mask of ones")
     dtype = torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
 
@@ -60,11 +82,11 @@ def check_padding_ignored(
     tried: Subject, side: str = "every side", masked: Masked | None = None
 ) -> Passed:
     """Padded tokens do not affect others, see `assert_padding_ignored`."""
-    __tracebackhide__ = True
     call = masked or mask_argument(tried)
-    T = tried.fitting(min(24, tried.dense))
-    sides = (side,) if side in PADDINGS else PADDINGS
+    T = tried.fitting(min(PADDED, tried.dense))
     visits = Visits(tried, "padding ")
+    sides, refused = _sides_taken(tried, (side,) if side in PADDINGS else PADDINGS, call, T)
+    visits.not_tried += refused
     for state in visits.through(PADDING_STATES):
         every_side = state == EVALUATION or tried.effort.every_state
         some = sides if every_side else sides[:1]
@@ -72,13 +94,42 @@ def check_padding_ignored(
             _in_some_precision(replace(tried, held=bool(visits.states)), state, some, call, T)
     visits.states += _causal_beside_padding(tried, sides)
     visits.remarks += _against_the_row_alone(tried, sides, call, T)
-    return visits.passed(f"padding is not read (mask: 1 = token): {', '.join(sides)}")
+    padded = ranges_in_words((~padded_rows("left", T)).sum(1)[1:].tolist())
+    return visits.passed(
+        f"padding is not read (mask: 1 = token), {padded} of {T} tokens: {', '.join(sides)}"
+    )
+
+
+def _sides_taken(
+    tried: Subject, sides: tuple[str, ...], call: Masked, T: int
+) -> tuple[tuple[str, ...], list[str]]:
+    """The sides on which the model takes padding, and what it says of the others; CannotCheck if
+    it refuses all."""
+    taken: list[str] = []
+    refused: list[str] = []
+    with tried.put(EVALUATION) as there:
+        for side in sides:
+            real = padded_rows(side, T)[-1:]
+            try:
+                replace(there, rows=1, call=_with_mask(call, real), exact=False)(there.draw(1, T))
+            except PROBE_ERRORS as error:
+                if isinstance(error, CannotCheck) or not is_deliberate(error):
+                    raise
+                refused.append(f"padding, {side}, which is refused ({in_one_line(error)})")
+            else:
+                taken.append(side)
+    if not taken:
+        raise CannotCheck(refused[0])
+    return tuple(taken), refused
 
 
 def padded_rows(side: str, T: int) -> Tensor:
-    """(3, T) bool, True = token: rows of three lengths."""
+    """(3, T) bool, True = token: rows without padding, and with as many padded tokens as two
+    different primes, so that no chunks of tokens hide them."""
     at = torch.arange(T)
-    n = torch.tensor([T, 2 * T // 3, T // 3])[:, None]
+    fewer = prime_up_to(T // 3)
+    more = max(prime_up_to(3 * T // 5), fewer + 1)
+    n = torch.tensor([T, T - fewer, T - more])[:, None]
     match side:
         case "left":
             return at >= T - n
@@ -107,7 +158,6 @@ def _in_some_precision(
 ) -> None:
     """`_require_unread` in the best precision, or in the model's own if outputs are not finite in
     the best: a mask that is filled with the lowest number of one dtype may be lost in another."""
-    __tracebackhide__ = True
     try:
         with tried.put(state) as there:
             for side in sides:
@@ -124,10 +174,11 @@ def _in_some_precision(
 
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     """Give other padded tokens; CheckFailed if outputs of the others move."""
-    __tracebackhide__ = True
     three = padded_rows(side, T)
     batches = [three, three[-1:]]
-    if not tried.effort.every_padding:
+    if tried.rows == 1:
+        batches = [three[1:2], three[-1:]]
+    elif not tried.effort.every_padding:
         batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
     for real in batches:
         rows = len(real)
@@ -183,24 +234,38 @@ def _difference(tried: Subject, new_ids: Tensor, ids: Tensor, real: Tensor) -> T
 
 
 def _causal_beside_padding(tried: Subject, sides: tuple[str, ...]) -> list[str]:
-    """The states in which tokens beside padding read no later ones; CheckFailed if they do."""
-    __tracebackhide__ = True
+    """The states in which tokens beside padding read no later ones; CheckFailed if they do, unless
+    they also do without padding, as in an encoder."""
     states: list[str] = []
     for side in sides:
         given = f"padding on the {side}"
         if given not in tried.optional:
             continue
-        for mode in PACKED_MODES if tried.weights else (EVALUATION,):
+        modes = PACKED_MODES if tried.effort.given_in_training else PACKED_MODES[:1]
+        for mode in modes if tried.weights else (EVALUATION,):
             state = replace(mode, given=given)
-            with tried.put(state) as there:
-                try:
-                    require_causal(steady(there), there.dense)
-                except REFUSALS as error:
-                    if isinstance(error, CheckFailed):
-                        raise
-                    continue  # what it raises with padding is told already
+            try:
+                _require_causal_in(replace(tried, held=True), state)
+            except REFUSALS as error:
+                if isinstance(error, CheckFailed) and not _fails_in(tried, mode):
+                    raise
+                continue  # what it raises with padding is told already
             states.append(str(state))
     return states
+
+
+def _require_causal_in(tried: Subject, state: State) -> None:
+    with tried.put(state) as there:
+        require_causal(steady(there), there.dense)
+
+
+def _fails_in(tried: Subject, state: State) -> bool:
+    """Whether a token reads later ones in a state."""
+    try:
+        _require_causal_in(tried, state)
+    except CheckFailed:
+        return True
+    return False
 
 
 def _against_the_row_alone(
@@ -209,27 +274,36 @@ def _against_the_row_alone(
     """A remark on each side on which a padded row gets other outputs than alone. Padding between
     tokens is not compared: a right model may count its places."""
     remarks: list[str] = []
-    n = 2 * T // 3
     for side in ("left", "right"):
         if side not in sides:
             continue
-        with tried.put(EVALUATION) as there:
-            there = steady(there)
-            ids = there.draw(1, T)
-            real = padded_rows(side, T)[1:2]
-            difference = partial(_from_the_row_alone, there, call, ids, real)
-            try:
-                off = difference()
-                size = float(there(ids).std()) or 1.0
-            except REFUSALS:  # a model of one length
-                continue
-            change = float(off.abs().max()) / size
-            if change > 1e-5 and not is_rounding(there, difference):
+        first = 1 if tried.effort.every_padding else 2
+        for real in padded_rows(side, T)[first:].split(1):
+            change = _change_by_padding(tried, call, real)
+            if change > 1e-5:
                 remarks.append(
-                    f"a row of {n} tokens padded on the {side} gets other outputs than alone, by "
-                    f"{change:.2g} of the std: it depends on how much padding there is"
+                    f"a row of {int(real.sum())} tokens padded on the {side} gets other outputs "
+                    f"than alone, by {change:.2g} of the std: it depends on how much padding "
+                    "there is"
                 )
+                break
     return remarks
+
+
+def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
+    """By how much outputs at the tokens of a padded row (1, T) differ from those alone; 0 if by
+    rounding, or for a model of one length."""
+    with tried.put(EVALUATION) as there:
+        there = steady(there)
+        ids = there.draw(1, real.shape[1])
+        difference = partial(_from_the_row_alone, there, call, ids, real)
+        try:
+            off = difference()
+            size = float(there(ids).std()) or 1.0
+        except REFUSALS:  # a model of one length
+            return 0.0
+        change = float(off.abs().max()) / size
+        return 0.0 if change <= 1e-5 or is_rounding(there, difference) else change
 
 
 def _from_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
@@ -242,6 +316,7 @@ def _from_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor)
 # ---- documents
 
 
+@as_assertion
 def assert_documents_separate(
     model: Model,
     sample: Tensor | None = None,
@@ -260,7 +335,6 @@ def assert_documents_separate(
             default the argument of the model that is named so, such as `document_ids`.
         reset_positions: whether a packed document should also get the outputs that it gets alone.
     """
-    __tracebackhide__ = True
     tried = prepared(model, sample, **sizes)
     if separator is None and call is None:
         call = documents_argument(tried)
@@ -268,11 +342,13 @@ def assert_documents_separate(
 
 
 def documents_argument(tried: Subject) -> Numbered:
-    """The call with the numbers of documents as an argument; CannotCheck if none is known."""
-    given = next((g for g in tried.optional.values() if g.name in DOCUMENTS), None)
-    if given is None:
+    """The call with the numbers of documents as an argument, one that the model takes if there is
+    any; CannotCheck if none is known."""
+    names = [name for name in DOCUMENTS if name in arguments_of(tried.model)]
+    taken = [given.name for given in tried.optional.values() if given.name in names]
+    if not names:
         raise CannotCheck("give separator, or call(model, ids, document)")
-    name = given.name
+    name = [*taken, *names][0]
 
     def numbered(model: Model, ids: Tensor, document: Tensor) -> object:
         return tried.call(model, ids, **{name: document})
@@ -288,12 +364,11 @@ def check_documents_separate(
     reset_positions: bool = False,
 ) -> Passed:
     """Nothing crosses the borders of documents, see `assert_documents_separate`."""
-    __tracebackhide__ = True
     if separator is None and call is None:
         call = documents_argument(tried)
     visits = Visits(tried, "documents ")
     for state in visits.through(PACKED_MODES):
-        with visits.visit(state) as there:
+        with not_applicable_if_refused("a mark of documents"), visits.visit(state) as there:
             change = _documents(there, separator, call)
             if change <= 1e-3:
                 continue
@@ -311,7 +386,6 @@ def _documents(
     call: Numbered | None,
 ) -> float:
     """By how much the outputs of a document alone differ; CheckFailed if one reads another."""
-    __tracebackhide__ = True
     tried = steady(tried)
     T = tried.fitting(32)
     at = torch.arange(T)
@@ -337,6 +411,10 @@ def _documents(
 
     one = torch.eye(T, dtype=torch.bool).view(T, T, *[1] * (x.ndim - 1))
     whole = outputs(x[None], document)
+    if not bool(whole.isfinite().all()):
+        raise tried.failed(
+            f"with documents that begin at {borders.tolist()}, outputs are NaN or infinite"
+        )
     moved = (outputs(torch.where(one, other, x), document) - whole).abs().amax(-1)  # (T, T)
     tolerance = max(1e-6, tried.tolerance)
     crossing = ((moved > tolerance * moved.max()) & crosses).nonzero().tolist()
@@ -350,6 +428,8 @@ def _documents(
     if call is not None and tried.rows > 1 and not tried.exact:
         later = torch.bucketize(at, borders + 2, right=True)
         _require_own_documents(tried, outputs, x, document, later)
+    if tried.state.own_dtype:
+        return 0.0  # rounding is another one at another length
     begin, end = borders.tolist()
     first = begin + (call is None)
     changes = []
@@ -371,7 +451,6 @@ def _require_own_documents(
     x (T, ...), its documents (T,), and others, of which there are as many: some models stack the
     lengths of the documents of all rows. `outputs` is of ids (B, T, ...) and documents (B, T).
     """
-    __tracebackhide__ = True
     two = torch.stack([x, x])
     alike = torch.stack([document, document])
     for own in (0, 1):

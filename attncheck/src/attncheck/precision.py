@@ -7,25 +7,24 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from .calls import Model
-from .outcomes import CannotCheck, Passed
+from .outcomes import CannotCheck, Passed, as_assertion
 from .states import EVALUATION, State
 from .subject import SizesAndCall, Subject, prepared, steady
 
 EXACT_INTEGERS = {"bfloat16": 256, "float16": 2048}  # up to which each is represented
 
 
+@as_assertion
 def assert_precision_kept(
     model: Model, sample: Tensor | None = None, **given: Unpack[SizesAndCall]
 ) -> str:
     """Assert that a model of half precision is not further from fp64 at late positions than at
     early ones, as it is if it counts positions in half precision."""
-    __tracebackhide__ = True
     return str(check_precision_kept(prepared(model, sample, **given)))
 
 
 def check_precision_kept(tried: Subject) -> Passed:
     """Half precision is as good at late positions, see `assert_precision_kept`."""
-    __tracebackhide__ = True
     if not tried.half or tried.best is not torch.float64:
         raise CannotCheck("the model is not of half precision, or does not run in fp64")
     x = tried.draw(tried.batch(2), tried.length)
@@ -57,7 +56,6 @@ def _name(dtype: torch.dtype) -> str:
 
 def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
     """CheckFailed if late positions are further from fp64 than early ones."""
-    __tracebackhide__ = True
     own_state = replace(state, own_dtype=True)
     with tried.put(state) as there:
         exact = steady(there)(x)

@@ -2,15 +2,16 @@
 
 import json
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
+from unittest import SkipTest
 
 from torch import Tensor
 from typing_extensions import Unpack
 
 from .caches import CACHES, cache_step_of, check_cache_equal, check_padded_cache
-from .calls import DOCUMENTS, Call, Model, arguments_of, module_of
+from .calls import DOCUMENTS, TARGETS, Call, Model, arguments_of, module_of
 from .causal import check_causal, check_mask_is_infinite, check_past_used
 from .gradients import check_gradients_right
 from .loss import check_labels_ignored, check_loss_shifted, labels_argument
@@ -20,10 +21,11 @@ from .outcomes import (
     CannotCheck,
     CheckFailed,
     Passed,
+    as_assertion,
     in_one_line,
     is_own_error,
 )
-from .padding import check_documents_separate, check_padding_ignored
+from .padding import MASKS, check_documents_separate, check_padding_ignored
 from .precision import check_precision_kept
 from .subject import Sizes, Subject, prepared
 
@@ -35,6 +37,7 @@ EXPLAINS = {
     "loss": ("ignored labels",),
 }
 WRONG = ("fault", "suspicious")
+ASSERT_IT = "give a call of its own to the assert_ function of this property"
 OWN_ERROR = 4  # the exit code if the checkup itself raised an error
 WIDTH = 80  # of a line of the report
 TITLE = 16  # of which the name of the property
@@ -45,7 +48,7 @@ class PropertyResult:
     """What one property says of a model."""
 
     check: str
-    status: str  # "ok", "fault", "suspicious", "not applicable", "failed", "error"
+    status: str  # "ok", "fault", "suspicious", "accepted", "not applicable", "failed", "error"
     message: str
     remarks: tuple[str, ...] = ()
     states: tuple[str, ...] = ()  # in which it was tried
@@ -76,21 +79,28 @@ class Report:
     subject: str
     results: tuple[PropertyResult, ...]
     not_tried: tuple[str, ...] = ()  # what no property looks at
+    strict: bool = False  # a suspicion counts as a fault
 
     @property
     def healthy(self) -> bool:
-        """Whether all properties could be tried and none found a fault; a suspicion is none."""
+        """Whether no property found a fault or raised an error; a suspicion is a fault only if
+        the report is strict."""
         return self.exit_code == 0
 
     @property
+    def suspicions(self) -> int:
+        """How many properties found what may be meant."""
+        return sum(result.status == "suspicious" for result in self.results)
+
+    @property
     def exit_code(self) -> int:
-        """0: healthy, 1: a fault was found, 3: the model raised an error while it was examined,
-        4: the checkup itself did, so that nothing is known.
+        """0: healthy, 1: a fault was found (if strict, also a suspicion), 3: the model raised an
+        error while it was examined, 4: the checkup itself did, so that nothing is known.
 
         The command also ends with 2, if the model cannot be called.
         """
         statuses = {result.status for result in self.results}
-        if "fault" in statuses:
+        if "fault" in statuses or (self.strict and self.suspicions):
             return 1
         if "error" in statuses:
             return OWN_ERROR
@@ -100,7 +110,11 @@ class Report:
     def verdict(self) -> str:
         if self.exit_code == OWN_ERROR:
             return "not known, for the checkup has an error"
-        return {0: "healthy", 1: "faulty", 3: "the examination failed"}[self.exit_code]
+        said = {0: "healthy", 1: "faulty", 3: "the examination failed"}[self.exit_code]
+        if not self.suspicions:
+            return said
+        noun = "suspicion" if self.suspicions == 1 else "suspicions"
+        return f"{said}, {self.suspicions} {noun}"
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -140,6 +154,8 @@ def checkup(
     *,
     call: Call | None = None,
     name: str = "",
+    accept: Collection[str] = (),
+    strict: bool = False,
     **sizes: Unpack[Sizes],
 ) -> Report:
     """Try all properties that apply to a model, as `checks_for` lists them.
@@ -150,20 +166,28 @@ def checkup(
     Args:
         model, sample, call: see `assert_causal`.
         name: of the model in the report.
-        sizes: `vocab_size`, `block_size`, `rows` and `prefix`, see `attncheck.prepared`.
+        accept: properties that the model lacks on purpose, by their names in the report, such as
+            "rows" for experts with a capacity. What fails is then told as accepted, and the rest
+            is tried; of a model that mixes rows, with one row at a time.
+        strict: whether a suspicion makes the report faulty.
+        sizes: `vocab_size`, `block_size`, `rows`, `prefix` and `causal`, see
+            `attncheck.prepared`.
 
     Raises:
         CannotCheck: the model cannot be called as described.
     """
     tried = prepared(model, sample, call, **sizes).sharing()
+    checks = checks_of(tried, accept)
     results: list[PropertyResult] = []
     skipped: list[str] = []
     explained: set[str] = set()
-    for title, check in checks_of(tried).items():
+    for title, check in checks.items():
         if any(r.check in FIRST and r.status in WRONG for r in results) or title in explained:
             skipped.append(title)
             continue
         result = _run_check(title, check)
+        if title in accept and result.status in WRONG:
+            result = replace(result, status="accepted")
         results.append(result)
         if result.status in WRONG:
             explained.update(EXPLAINS.get(title, ()))
@@ -172,7 +196,8 @@ def checkup(
         not_tried.append(f"{', '.join(skipped)}, before the fault is repaired")
     owner = module_of(model)
     own_name = type(model if owner is None else owner).__name__
-    return Report(name or getattr(model, "__name__", own_name), tuple(results), tuple(not_tried))
+    subject = name or getattr(model, "__name__", own_name)
+    return Report(subject, tuple(results), tuple(not_tried), strict)
 
 
 def _run_check(title: str, check: Check) -> PropertyResult:
@@ -222,44 +247,54 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
     return missing
 
 
-def checks_of(tried: Subject) -> dict[str, Check]:
-    """The properties that apply to a model, by title, each of which draws its own inputs."""
+def checks_of(tried: Subject, accept: Collection[str] = ()) -> dict[str, Check]:
+    """The properties that a model may have, by title, each of which draws its own inputs: those of
+    every model, and those that its arguments suggest."""
     takes = set(arguments_of(tried.model))
+    # What mixes rows on purpose is given one at a time.
+    apart = replace(tried, rows=1) if "rows" in accept and not tried.exact else tried
     checks: dict[str, Check] = {
         "deterministic": partial(check_deterministic, tried.anew()),
         "rows": partial(check_rows_independent, tried.anew()),
-        "causal": partial(check_causal, tried.anew()),
-        "past": partial(check_past_used, tried.anew()),
-        "finite fill": partial(check_mask_is_infinite, tried.anew()),
-        "training": partial(check_modes_agree, tried.anew()),
-        "gradients": partial(check_gradients_right, tried.anew()),
+        "causal": partial(check_causal, apart.anew()),
+        "past": partial(check_past_used, apart.anew()),
+        "finite fill": partial(check_mask_is_infinite, apart.anew()),
+        "training": partial(check_modes_agree, apart.anew()),
+        "gradients": partial(check_gradients_right, apart.anew()),
     }
     if tried.half:
-        checks["precision"] = partial(check_precision_kept, tried.anew())
-    cached = bool(takes & set(CACHES)) and not tried.own_call
-    masked = "attention_mask" in takes and not tried.own_call
-    if cached:
-        checks["cache"] = partial(check_cache_equal, tried.anew())
-    if masked:
-        checks["padding"] = partial(check_padding_ignored, tried.anew())
-    if cached and masked:
-        checks["padded cache"] = partial(check_padded_cache, tried.anew())
-    if any(given.name in DOCUMENTS for given in tried.optional.values()):
-        checks["documents"] = partial(check_documents_separate, tried.anew())
-    if _takes_labels(tried):
-        checks["loss"] = partial(check_loss_shifted, tried.anew())
-        checks["ignored labels"] = partial(check_labels_ignored, tried.anew())
+        checks["precision"] = partial(check_precision_kept, apart.anew())
+    suggested: dict[str, Check] = {}
+    if takes & set(CACHES):
+        suggested["cache"] = partial(check_cache_equal, apart.anew())
+    if takes & set(MASKS):
+        suggested["padding"] = partial(check_padding_ignored, apart.anew())
+    if takes & set(CACHES) and "attention_mask" in takes:
+        suggested["padded cache"] = partial(check_padded_cache, apart.anew())
+    if takes & set(DOCUMENTS):
+        suggested["documents"] = partial(check_documents_separate, apart.anew())
+    if takes & set(TARGETS):
+        suggested["loss"] = partial(check_loss_shifted, apart.anew())
+        suggested["ignored labels"] = partial(check_labels_ignored, apart.anew())
+    for title, check in suggested.items():
+        checks[title] = partial(_unless_called_otherwise, tried, check)
+    unknown = set(accept) - set(checks)
+    if unknown:
+        raise CannotCheck(
+            f"no property of this model is {', '.join(sorted(unknown))}; there are "
+            f"{', '.join(checks)}"
+        )
     return checks
 
 
-def _takes_labels(tried: Subject) -> bool:
-    if tried.own_call or tried.sample.is_floating_point():
-        return False
-    try:
-        labels_argument(tried)
-    except CannotCheck:
-        return False
-    return True
+def _unless_called_otherwise(tried: Subject, check: Check) -> Passed:
+    """A property of an argument; CannotCheck if the user's call decides what the model gets, or if
+    it gets no ids."""
+    if tried.own_call:
+        raise CannotCheck(f"the model is called by your call; {ASSERT_IT}")
+    if tried.sample.is_floating_point():
+        raise CannotCheck(f"the inputs are vectors; {ASSERT_IT}")
+    return check()
 
 
 def checks_for(
@@ -267,23 +302,32 @@ def checks_for(
     sample: Tensor | None = None,
     *,
     call: Call | None = None,
+    accept: Collection[str] = (),
     **sizes: Unpack[Sizes],
 ) -> list[Callable[[], str]]:
     """The checks of a model, for `pytest.mark.parametrize("check", checks_for(model))`.
 
-    Each returns what was tried, in a sentence, or raises CheckFailed or CannotCheck. Caches,
-    padding, documents and losses are checked if the model has an argument that is named so.
+    Each returns what was tried in a sentence, raises CheckFailed, or skips the test with the
+    reason if the property does not apply. Caches, padding, documents and losses are checked if the
+    model has an argument that is named so. What is named in `accept` may fail.
     """
-    checks = checks_of(prepared(model, sample, call, **sizes))
-    return [_asserted(title, check) for title, check in checks.items()]
+    checks = checks_of(prepared(model, sample, call, **sizes), accept)
+    return [_asserted(title, check, accepted=title in accept) for title, check in checks.items()]
 
 
-def _asserted(title: str, check: Check) -> Callable[[], str]:
+def _asserted(title: str, check: Check, *, accepted: bool) -> Callable[[], str]:
     """A check as an assertion, under the name that pytest shows."""
 
+    @as_assertion
     def assertion() -> str:
-        __tracebackhide__ = True
-        return str(check())
+        try:
+            return str(check())
+        except CannotCheck as error:
+            raise SkipTest(f"not applicable: {error}") from None  # pytest skips it, too
+        except CheckFailed as failed:
+            if not accepted:
+                raise
+            return f"accepted: {failed}"
 
     assertion.__name__ = title
     return assertion

@@ -26,9 +26,11 @@ from .calls import (
     ways_to_call,
 )
 from .effort import (
+    FOR_HUGE,
     FOR_LARGE,
     FOR_SMALL,
     FOR_VERY_LARGE,
+    HUGE,
     MULTIPLICATIONS,
     VERY_LARGE,
     Effort,
@@ -68,6 +70,7 @@ class Sizes(TypedDict, total=False):
     block_size: int | None
     rows: int | None
     prefix: int
+    causal: bool
 
 
 class SizesAndCall(Sizes, total=False):
@@ -297,6 +300,8 @@ class Subject:
     @cached_property
     def effort(self) -> Effort:
         """How much is tried of the model."""
+        if self.multiplications >= HUGE:
+            return FOR_HUGE
         if self.multiplications >= VERY_LARGE:
             return FOR_VERY_LARGE
         return FOR_LARGE if self.dense < min(self.length, DENSE) else FOR_SMALL
@@ -394,6 +399,7 @@ def prepared(
     block_size: int | None = None,
     rows: int | None = None,
     prefix: int = 0,
+    causal: bool = True,
 ) -> Subject:
     """A model with inputs: those given, or random ids below its vocabulary size.
 
@@ -406,6 +412,7 @@ def prepared(
             ids are random permutations, so that every id of a small vocabulary occurs.
         rows: most sequences in one call; by default up to 32, if the model takes so many.
         prefix: the first inputs, which may all see each other, as in a prefix-LM.
+        causal: False for an encoder, whose inputs may all see each other.
     """
     if not callable(model):
         raise CannotCheck(f"the model is a {type(model).__name__}, which cannot be called")
@@ -436,7 +443,8 @@ def prepared(
     if not sample.is_floating_point() and len(sample.unique()) < 2:
         raise CannotCheck("the sample holds one id only; give two or more")
     made = _called_somehow(model, sample.cpu(), call, rows)
-    made = replace(made, declared=declared, shortened=shortened, prefix=prefix)
+    made = replace(made, declared=declared, shortened=shortened)
+    made = replace(made, prefix=prefix if causal else made.length)
     made = replace(made, spared=unwritten_weights(made))
     made = replace(made, best=best_dtype(made))
     return replace(made, optional={} if call else optional_tensors(made)).anew()
@@ -539,10 +547,14 @@ def _size_from(model: object, names: tuple[str, ...]) -> int | None:
 
 def best_dtype(made: Subject) -> torch.dtype | None:
     """fp64 if the model runs in it with finite outputs, where leaks stand out from rounding, or
-    fp32 for one of half precision; None for its own."""
+    fp32 for one of half precision; None for its own, which a very large model keeps: a copy in
+    fp64 is twice as large."""
     if not made.weights:
         return None
-    for dtype in (torch.float64, torch.float32) if made.half else (torch.float64,):
+    dtypes = [torch.float64] if made.effort.in_double else []
+    if made.half:
+        dtypes.append(torch.float32)
+    for dtype in dtypes:
         try:
             with changed(made.model, dtype=dtype):
                 if bool(made(made.draw(2, made.first_length)).isfinite().all()):
@@ -579,10 +591,18 @@ def _fingerprints(weights: list[Tensor]) -> list[tuple[int, float]]:
 # ---- optional tensors
 
 
+def prime_up_to(most: int) -> int:
+    """The largest prime up to a number, or 1: of so many padded tokens no chunk is full."""
+    for n in range(most, 1, -1):
+        if all(n % k for k in range(2, n)):
+            return n
+    return 1
+
+
 def real_tokens(side: str, T: int) -> Tensor:
     """(T,) bool, True = token: padding on a side, or between tokens."""
     at = torch.arange(T)
-    n = max(T // 4, 1)
+    n = prime_up_to(T // 3)
     match side:
         case "left":
             return at >= n

@@ -24,9 +24,14 @@ class Visits:
     remarks: list[str] = field(default_factory=list)
     crashed: dict[State, str] = field(default_factory=dict)  # by state, what the model raised
 
-    def through(self, states: Sequence[State]) -> Sequence[State]:
-        """The states of a model with weights; without, there is evaluation mode alone."""
-        return states if self.tried.weights else (EVALUATION,)
+    def through(self, states: Sequence[State]) -> list[State]:
+        """The states of a model with weights, and for one of half precision also that; without
+        weights there is evaluation mode alone."""
+        if not self.tried.weights:
+            return [EVALUATION]
+        if not self.tried.half or self.tried.best is None:
+            return [*states]
+        return [*states, replace(states[0], own_dtype=True)]
 
     @contextmanager
     def visit(self, state: State) -> Iterator[Subject]:

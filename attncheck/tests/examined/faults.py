@@ -282,7 +282,6 @@ CACHES = {
     "smeared": "first cached step on",
     "of row 0": "a row of the batch reads another row",
 }
-IDS = torch.randint(29, (4, 24), generator=torch.Generator().manual_seed(0))
 SERVING = [
     *(Row(f"cache: {name}", lambda name=name: Served(name), says) for name,
         says in CACHES.items()),
@@ -293,8 +292,5 @@ SERVING = [
         shift, says, of in (("shifted twice", 2, "shifted twice",
         "huggingface/transformers#47395"), ("not shifted", 0, "not shifted", ""),
         ("shifted backwards", -1, "backwards", ""))),
-    *(Row(f"targets {said}", lambda: IDS[:, :20], said, "targets_shifted", {"y": IDS[:,
-        shift : shift + 20]}, published=of) for shift, said, of in ((0, "not shifted",
-        "huggingface/transformers#3711"), (2, "shifted twice", ""))),
 ]  # fmt: skip
 PLANTED = [*MASKS, *KERNELS, *BESIDE, *SERVING]

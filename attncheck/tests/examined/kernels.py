@@ -100,7 +100,5 @@ KERNELS = [
         Row(f"kernel: {name}", lambda kernel=kernel: kernel, "", "kernel_equal", options)
         for name, (kernel, options) in RIGHT.items()
     ),
-    Row("targets of the next", lambda: torch.arange(12)[None, :-1], "", "targets_shifted",
-        {"y": torch.arange(12)[None, 1:]}),
     Row("a cache of transformers", Served, "", "cache_equal"),
 ]  # fmt: skip

@@ -403,7 +403,7 @@ SERVED = [
         ("number", NUMBERED))),
     *(Row(f"ring of {ring}, {read} are read", lambda ring=ring, read=read: Ringed(ring, read),
         says, "cache_equal", {"step": ring_step}, told) for ring, read, says, told in ((64, 16, "",
-        "of one pass;"), (20, 16, "", "without room"), (16, 16, "", "without room"), (64, 15,
+        "of one pass"), (20, 16, "of several", ""), (16, 16, "of several", ""), (64, 15,
         "beyond a position|ways", ""), (64, 17, "ways", ""), (64, 64, "ways", ""), (15, 16, "ways",
         ""))),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Operations that several layers share: rotation, convolution, sums, normalization, activation."""
 
 from functools import lru_cache
+from operator import index
 from typing import Any, Literal
 
 import torch
@@ -17,13 +18,21 @@ def rotate(x: Tensor, base: float = 10_000.0) -> Tensor:
     T, D = x.shape[-2:]
     exact = torch.promote_types(x.dtype, torch.float32)
     pairs = torch.view_as_complex(x.to(exact).unflatten(-1, (D // 2, 2)).contiguous())
-    turned = pairs * _turns(T, D, base, x.device, pairs.dtype)
+    turned = pairs * _turns(index(T), D, base, x.device, pairs.dtype)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
-@lru_cache(maxsize=64)
+@torch.compiler.assume_constant_result
 def _turns(T: int, D: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """e^(i angle) of every position and pair, (T, D/2) complex."""
+    """e^(i angle) of every position and pair, (T, D/2) complex; in a graph of `torch.compile` a
+    constant."""
+    return _computed_turns(T, D, base, device, dtype)
+
+
+@lru_cache(maxsize=64)
+def _computed_turns(
+    T: int, D: int, base: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     with torch.inference_mode(False):
         frequencies = base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
         angles = torch.arange(T, dtype=torch.float64)[:, None] * frequencies

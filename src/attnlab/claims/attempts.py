@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.declared import content_at, git
-from attnlab.claims.judged_claim import Finding, JudgedClaim, judge_claim
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import JudgedClaim, judge_claim
 from attnlab.claims.markdown import markdown_table
 from attnlab.claims.trials import Row, Run
 

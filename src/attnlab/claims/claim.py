@@ -5,11 +5,13 @@ Committing the file declares the claim. `judged_claim` says what its rows make o
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any, Literal
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
 from attnlab.claims.judge import Bearing
@@ -26,8 +28,19 @@ CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "difference": lambda x: x[0] - x[1],  # it is paired: same weights, same batches
     "interaction": lambda x: x[0] - x[1] - x[2] + x[3],
 }
-MAY_CHANGE = ("says", "where", "long", "at_risk")  # of a prediction, after its runs
+# What a prediction needs neither two lengths, nor the best rates, nor two processors for: it is
+# about equal numbers, about what is read, about what can be, or names its steps itself.
+Exempt = Literal["", "exact", "leak", "impossible", "budget"]
+MAY_CHANGE = ("says", "where", "long", "at_risk", "exempt")  # of a prediction, after its runs
 LARGEST_RATIO = 3.4  # of neighboring rates: sqrt(10), rounded as in 0.3, 1, 3
+
+
+class Size(BaseModel, extra="forbid", frozen=True):
+    """One size of a ladder, which trains both arms of a prediction."""
+
+    overrides: tuple[str, ...]
+    parameters: int  # of the first arm
+    rates: tuple[float, ...] = ()  # instead of the prediction's
 
 
 class Prediction(BaseModel, extra="forbid", frozen=True):
@@ -46,12 +59,22 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     worst: float = math.nan  # the metric of a run that diverged
     contrast: Literal["", "difference", "level", "min", "max", "interaction"] = ""
     weights: tuple[float, ...] = ()  # one an arm: the contrast is the weighted sum
+    # A ladder: the value of a seed is the slope of the difference over log10(parameters).
+    sizes: Mapping[str, Size] = Field(default_factory=dict)
     rates: tuple[float, ...] = ()  # ascending, a factor of sqrt(10) apart at most
     lengths: tuple[int, ...] = ()  # numbers of steps, such as n and 4 n; it must hold at each
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide
     long: bool = False  # only run with --long
     at_risk: bool = False  # declared before any run of one of its arms, which git must show
+    exempt: Exempt = ""  # why its verdict reaches beyond its steps, rates and processor
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether it judges one arm minus another."""
+        if self.weights or self.contrast in ("difference", "interaction"):
+            return True
+        return not self.contrast and len(self.arms) > 1
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":
@@ -61,14 +84,27 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
             raise ValueError("weights are one number for each arm, instead of a contrast")
         if self.seeds is not None and self.role in ("for", "against", "control"):
             raise ValueError(f"a prediction with the role {self.role} uses all seeds of its claim")
-        ratios = [b / a for a, b in zip(self.rates, self.rates[1:], strict=False)]
-        if self.rates and not (ratios and all(1 < x <= LARGEST_RATIO for x in ratios)):
-            raise ValueError(f"{self.rates} must be rates that ascend by at most sqrt(10) each")
+        if self.sizes and (len(self.arms) != 2 or self.weights or self.contrast):
+            raise ValueError("sizes are those of two arms, without weights or a contrast")
+        if len({size.parameters for size in self.sizes.values()}) == 1:
+            raise ValueError("a slope needs two sizes")
+        for rates in (self.rates, *(size.rates for size in self.sizes.values())):
+            ratios = [b / a for a, b in pairwise(rates)]
+            if rates and not (ratios and all(1 < x <= LARGEST_RATIO for x in ratios)):
+                raise ValueError(f"{rates} must be rates that ascend by at most sqrt(10) each")
         return self
+
+    def differences(self, scores: Sequence[float]) -> list[float]:
+        """The first arm minus the second at each size of a ladder, from the metric of both arms
+        at the first size, then at the second one, and so on."""
+        return [a - b for a, b in zip(scores[::2], scores[1::2], strict=True)]
 
     def value(self, scores: Sequence[float]) -> float:
         """The value of a seed, from the metric of its arms: by default, the difference of the
         first two, or the level of one."""
+        if self.sizes:
+            x = [math.log10(size.parameters) for size in self.sizes.values()]
+            return linear_regression(x, self.differences(scores)).slope
         if self.weights:
             return sum(w * x for w, x in zip(self.weights, scores, strict=False))
         return CONTRASTS[self.contrast or ("difference" if len(scores) > 1 else "level")](scores)
@@ -81,6 +117,9 @@ class Claim(Declared, frozen=True):
     order: int = 100  # its place in the table of all claims
     otherwise: str = ""  # what was shown if it does not hold, such as "no effect above 0.03 nats"
     withdrawn: str = ""  # why its rows do not decide the sentence; until it is tested anew
+    exempt: Exempt = ""  # of all its predictions
+    # Another claim, or the ranking -> why its rows of the same arms say otherwise.
+    differs: Mapping[str, str] = Field(default_factory=dict)
     base: tuple[str, ...]  # Hydra overrides that all arms share, such as experiment=unscaled
     first_seed: int
     most_seeds: Literal[10, 20, 40] = 10
@@ -108,13 +147,26 @@ class Claim(Declared, frozen=True):
         """The arms of a prediction by name, at one of its lengths; None: as the base says."""
         steps_set = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
         arms = {}
-        for name in prediction.arms:
-            own = self.arms[name]
+        for name, (own, rates) in sided(prediction, self.arms).items():
             words = own if is_measurement(own) else (*self.base, *own)
             if steps and not is_measurement(own):
                 words += steps_set
-            arms[name] = Arm(words, prediction.rates)
+            arms[name] = Arm(words, rates)
         return arms
+
+
+def sided(
+    prediction: Prediction, arms: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[tuple[str, ...], tuple[float, ...]]]:
+    """The overrides and rates of the arms of a prediction; of a ladder, of both at each size."""
+    if not prediction.sizes:
+        return {name: (arms[name], prediction.rates) for name in prediction.arms}
+    found = {}
+    for at, size in prediction.sizes.items():
+        for name in prediction.arms:
+            words = (*arms[name], *size.overrides)
+            found[f"{name}, {at}"] = (words, size.rates or prediction.rates)
+    return found
 
 
 def declaration_of(content: Any, name: str) -> Any:

@@ -1,36 +1,46 @@
 """What a claim came out as, in Markdown: for the terminal, for its page, and for that of all."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import fmean, median, stdev
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
-from attnlab.claims.claim import PILOTS, Claim, Prediction
+from attnlab.claims.claim import PILOTS, Claim, Prediction, sided
 from attnlab.claims.declared import refuse_lost_rows
-from attnlab.claims.judge import supports
-from attnlab.claims.judged_claim import (
-    DECIDE,
-    Finding,
-    JudgedClaim,
-    judge_claim,
-    judge_files,
-    rows_of_findings,
-)
+from attnlab.claims.elsewhere import RowsByFile, committed_rows
+from attnlab.claims.finding import Finding, rows_of_findings
+from attnlab.claims.judge import chance_of_error, power, supports
+from attnlab.claims.judged_claim import DECIDE, JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
+from attnlab.claims.reach import (
+    processors_of,
+    reach_line,
+    risk_in_words,
+    verdict_words,
+    why_limited,
+)
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
-from attnlab.claims.trials import Row, Run, is_measurement, processor_of
-from attnlab.claims.work import composed, import_beside
+from attnlab.claims.trials import Row, Run, instruction_set_of
+from attnlab.claims.work import arm_settings, composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
 from attnlab.runs.share import INTERVAL, share_of
 from attnlab.settings.roles import flat, last_of
 
+ABOUT_PREDICTIONS = (
+    "docs/claims.md says how they are judged. *Power* is how often a test of as many seeds "
+    "confirms a prediction that is true for 90 % of all seeds; and, where not all agree here, for "
+    "as many as agree."
+)
+ABOUT_RISK = (
+    "Whether a prediction was at risk is read from the rows of all claims and of the ranking. "
+    "Numbers that only documents have cannot be seen."
+)
 ABOUT_ARMS = (
     "An arm is one side of a comparison. A learning rate that is not among its overrides is the "
     "best of its pilots; where there is none, it is that of the settings."
@@ -41,6 +51,16 @@ RISK = {
     None: "said to be at risk (cannot be checked): ",
     False: "",  # the page is refused
 }
+ABOUT_AT_RISK = (
+    "how many of the predictions that decide were declared before any run of one of their arms. "
+    "Thresholds of the others follow pilots, so only those at risk could surprise their author. "
+    "Numbers that only documents have cannot be seen."
+)
+ABOUT_WORDS = (
+    "A verdict on trained models names its length, rate or processor unless it has two lengths, "
+    "n and 4 n steps, the best rate of each arm for each, and two processors or instruction sets. "
+    "It reaches as far as the predictions that it needs: [docs/claims.md](../docs/claims.md)."
+)
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
 
@@ -48,6 +68,7 @@ def claim_report(
     claim: Claim,
     rows: Mapping[Run, Row],
     again: Mapping[Run, Row] | None = None,
+    committed: RowsByFile | None = None,
     *,
     pilots: bool = False,
     fresh: bool = False,
@@ -56,13 +77,19 @@ def claim_report(
     """What came out, for the terminal; with `fresh`, also how far it is from committed rows."""
     if pilots:
         return prediction_table(judge_claim(claim, rows, PILOTS))
-    judged = judge_claim(claim, rows, again=again)
-    paragraphs = [came_out(judged), processors_in_words(judged), prediction_table(judged)]
+    judged = judge_claim(claim, rows, again=again, committed=committed)
+    paragraphs = [
+        came_out(judged),
+        reach_paragraph(judged),
+        processors_in_words(judged),
+        prediction_table(judged),
+        others_in_words(judged),
+    ]
     if why := judged.exploratory() or warning:
         paragraphs.append(why)
     if fresh:
         paragraphs.append(distance_from_committed(judged))
-    return "\n\n".join(paragraphs)
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def distance_from_committed(judged: JudgedClaim) -> str:
@@ -84,10 +111,11 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     """Write the figures and pages of claims from their committed rows, and the table of all if all
     are given. Yields each file once it is written; BadInput if rows are not of a declared test."""
     published = []
+    committed = committed_rows(claims[0].folder.parent)
     for claim in claims:
         for name in (COMMITTED, COMMITTED_AGAIN):
             refuse_lost_rows(claim.folder / name)
-        judged = judge_files(claim)
+        judged = judge_files(claim, committed)
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
         published.append(judged)
@@ -113,12 +141,15 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
     paragraphs = [
         came_out(judged),
+        reach_paragraph(judged),
         difference_of_conditions(judged),
         processors_in_words(judged),
         "![The values of each prediction by seed, and its threshold](figure.svg)",
         f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
-        f"## Predictions\n\nHow they are judged: docs/claims.md.\n\n{prediction_table(judged)}",
+        f"## Predictions\n\n{ABOUT_PREDICTIONS}\n\n{prediction_table(judged)}",
+        others_in_words(judged),
+        ladders(judged),
         f"## Arms\n\n{ABOUT_ARMS}\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
         changed_words(judged),
@@ -141,7 +172,9 @@ def came_out(judged: JudgedClaim) -> str:
         if prediction.role == "control" and verdict != "confirmed":
             where["Undecided"].append(f"nothing follows: {says}: {verdict}")
         elif prediction.role in ("for", "against") and verdict == "open":
-            where["Undecided"].append(prediction.where or says)
+            where["Undecided"].append(
+                (prediction.where or says) + doubt_in_words(judged, prediction)
+            )
         elif prediction.role in ("for", "against"):
             true = supports(prediction.role, verdict)
             where["True" if true else "False"].append(prediction.where or says)
@@ -150,19 +183,30 @@ def came_out(judged: JudgedClaim) -> str:
     if claim.withdrawn:
         was = f"By its predictions alone it was: {judged.verdict_of_predictions}."
         lines += [f"**Withdrawn**: {claim.withdrawn} {was}", ""]
+    if names := judged.contradicted_by():
+        lines += [f"**Undecided**: rows of {' and '.join(names)} say otherwise (below).", ""]
     for key, conditions in where.items():
         lines += [f"- {key}: {condition}" for condition in conditions]
     return "\n".join(lines)
 
 
+def doubt_in_words(judged: JudgedClaim, prediction: Prediction) -> str:
+    """Why a prediction is open although its rows decide it, in parentheses; or nothing."""
+    doubts: dict[str, None] = {}  # in order, each once
+    for finding in judged.findings:
+        if finding.prediction == prediction and (why := judged.doubt(finding)):
+            doubts[why] = None
+    return f" ({'; '.join(doubts)})" if doubts else ""
+
+
 def short_verdict(judged: JudgedClaim) -> str:
-    """The verdict on the sentence; for one that does not hold, what was shown instead; and whether
-    it was withdrawn."""
+    """The verdict on the sentence with its reach; for one that does not hold, what was shown
+    instead; and whether it was withdrawn."""
     if judged.claim.withdrawn:
         return f"{judged.verdict}, withdrawn"
     if judged.verdict == "does not hold" and judged.claim.otherwise:
-        return f"does not hold: {judged.claim.otherwise}"
-    return judged.verdict
+        return f"{verdict_words(judged)}: {judged.claim.otherwise}"
+    return verdict_words(judged)
 
 
 def verdict_in_words(judged: JudgedClaim) -> str:
@@ -228,58 +272,82 @@ def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
     return apart
 
 
+def reach_paragraph(judged: JudgedClaim) -> str:
+    """The line of reach under the verdict."""
+    return f"**Reach**: {reach_line(judged)}."
+
+
 def processors_in_words(judged: JudgedClaim) -> str:
     """Whether the verdicts are the same with another instruction set, whose rounding differs."""
     deciding = judged.deciding()
-    first = instruction_sets(deciding)
+    first = processors_of(row for _, row in rows_of_findings(deciding))
+    here = " and ".join(first) or "no processor"
     if not judged.again:
         return (
-            f"**One processor.** The runs were made on {first}, and not repeated with another "
+            f"**One processor.** The runs were made on {here}, and not repeated with another "
             "instruction set, so rounding may decide the verdict."
         )
-    second = instruction_sets(judged.again.values())
+    second = processors_of(row for _, row in rows_of_findings(judged.again.values()))
+    there = " and ".join(second)
     changed = []
     for finding in deciding:
         then = judged.again.get(finding.name)
         if then and then.verdict != finding.verdict:
             changed.append(
-                f"`{finding.name}` is {finding.verdict} on {first} and {then.verdict} on {second}"
+                f"`{finding.name}` is {finding.verdict} on {here} and {then.verdict} on {there}"
             )
     if changed:
-        return f"**Not the same on two processors.** {'; '.join(changed)}. So it is open."
+        return f"**Not the same on two.** {'; '.join(changed)}. So it is open."
     if len(judged.again) < len(deciding):
         repeated = f"{len(judged.again)} of {len(deciding)} predictions"
-        return f"**One processor, in part two.** {repeated} were repeated on {second}: the same."
-    return f"**Same on {first} and {second}.** Each prediction that decides was repeated."
-
-
-def instruction_sets(findings: Iterable[Finding]) -> str:
-    """The instruction sets of the rows of findings, or the machine where a row names none."""
-    names = set()
-    for _, row in rows_of_findings(findings):
-        processor = processor_of(row) or "an unknown machine"
-        names.add(row.get("instruction_set") or f"{processor} (instruction set not recorded)")
-    return " and ".join(sorted(names)) or "no processor"
-
-
-@cache
-def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
-    """What the overrides of an arm set, with what they leave out as it is composed."""
-    if is_measurement(overrides):
-        return {"the measurement": overrides}
-    config, _ = composed(overrides, experiments)
-    settings = config.settings.plain()
-    return flat(
-        {group: settings[group] for group in ("attn", "model", "data", "optim", "trainer")}
+        return f"**One processor, in part two.** {repeated} were repeated on {there}: the same."
+    models = {name.partition(" (")[0] for name in first}
+    others = {name.partition(" (")[0] for name in second}
+    two = "two processors" if models.isdisjoint(others) else "two instruction sets"
+    return (
+        f"**Same on {two}**, {here} and {there}. Each prediction that decides was repeated with "
+        f"the same seeds, whose values differ by at most {largest_differences(judged)}."
     )
+
+
+def largest_differences(judged: JudgedClaim) -> str:
+    """The largest difference of a value between the two instruction sets, in each unit."""
+    largest: dict[str, float] = {}
+    for finding in judged.deciding():
+        then = judged.again[finding.name]
+        unit = finding.prediction.unit
+        largest[unit] = max(largest.get(unit, 0.0), difference_of_sets(finding, then))
+    return " and ".join(f"{x:.2g} {unit}".strip() for unit, x in largest.items())
+
+
+def difference_of_sets(finding: Finding, then: Finding) -> float:
+    """The largest difference of the value of a seed between two instruction sets."""
+    pairs = zip(finding.values, then.values, strict=False)
+    return max(0.0 if x == y else abs(x - y) for x, y in pairs)
+
+
+def others_in_words(judged: JudgedClaim) -> str:
+    """What other claims, and the ranking, make of the same arms; empty if they have none."""
+    lines = []
+    for finding in judged.findings:
+        for name, there in judged.elsewhere.get(finding.name, {}).items():
+            agree = f"{there.outcome.yes} of {there.outcome.n} agree"
+            measured = median_in_words(there, signed=True)
+            lines.append(f"- `{finding.name}` by the rows of {name}: {agree}; {measured}")
+    if not lines:
+        return ""
+    same = "Others trained the same arms for as many steps, at rates of their own:"
+    why = [f"- {name}: {reason}" for name, reason in judged.claim.differs.items()]
+    return "\n".join([same, "", *lines, *why])
 
 
 def prediction_table(judged: JudgedClaim) -> str:
     """One line a prediction: its sentence, verdict, seeds that agree, and median with interval;
     and the verdict with another instruction set, where its runs were repeated."""
-    heads = ["prediction", "verdict", "seeds that agree", "median (95 %)"]
+    heads = ["prediction", "verdict", "seeds that agree", "median (95 %)", "power"]
     if judged.again:
-        heads.append(f"on {instruction_sets(judged.again.values())}")
+        sets = {instruction_set_of(row) for _, row in rows_of_findings(judged.again.values())}
+        heads.append(f"on {' and '.join(sorted(sets))}")
     prefixes = {"for": "", "shown": "", "against": "against the sentence: "}
     lines = []
     for finding in judged.findings:
@@ -290,17 +358,41 @@ def prediction_table(judged: JudgedClaim) -> str:
             says += f" After {finding.steps:,} steps."
         if prediction.at_risk:
             says = RISK[judged.was_at_risk(finding)] + says
+        if finding.at_edge:
+            says += f" {' and '.join(finding.at_edge)}: the best rate is at the end of the grid."
         agree = f"{outcome.yes} of {outcome.n}" if finding.values else ""
         measured = median_in_words(finding, signed=True)
         if is_share(prediction) and finding.values:
             measured += f"; keeps {share_in_words(finding)} of what attention gives"
-        line = [says, finding.verdict, agree, measured]
+        verdict = f"{finding.verdict}; open" if judged.doubt(finding) else finding.verdict
+        line = [says, verdict, agree, measured, power_in_words(finding)]
         if judged.again:
             then = judged.again.get(finding.name)
-            same = f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}" if then else ""
-            line.append(same)
+            line.append(second_set_in_words(finding, then) if then else "")
         lines.append(line)
-    return markdown_table(heads, lines)
+    table = markdown_table(heads, lines)
+    is_risky = any(finding.prediction.at_risk for finding in judged.findings)
+    return f"{table}\n\n{ABOUT_RISK}" if is_risky else table
+
+
+def second_set_in_words(finding: Finding, then: Finding) -> str:
+    """The verdict with another instruction set, and by how much the value of a seed differs."""
+    apart = difference_of_sets(finding, then)
+    return f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}; differs by {apart:.2g}"
+
+
+def power_in_words(finding: Finding) -> str:
+    """How often a test of as many seeds confirms what is true for 90 % of them; and, where not all
+    agree, for as many as here. Empty for what is not decided by counting."""
+    outcome = finding.outcome
+    if not finding.is_decided or finding.prediction.always:
+        return ""
+    most = len(finding.seeds)
+    agree = outcome.yes if finding.verdict == "confirmed" else outcome.missed
+    of_most = whole_percent(power(most, 0.9))
+    if agree == outcome.n:
+        return of_most
+    return f"{of_most}; {whole_percent(power(most, agree / outcome.n))} as here"
 
 
 def is_share(prediction: Prediction) -> bool:
@@ -334,7 +426,7 @@ def median_in_words(finding: Finding, *, signed: bool = False) -> str:
     sign, so that a loss that is higher cannot be read as a gain."""
     outcome = finding.outcome
     prediction = finding.prediction
-    sign = "+" if signed and is_difference(prediction) else ""
+    sign = "+" if signed and prediction.is_difference else ""
     if math.isnan(outcome.median):
         return ""
     if outcome.high > outcome.low:
@@ -346,13 +438,6 @@ def median_in_words(finding: Finding, *, signed: bool = False) -> str:
         return median_and_unit
     low, high = in_digits(outcome.low, spread, sign), in_digits(outcome.high, spread, sign)
     return f"{median_and_unit} ({low} to {high})"
-
-
-def is_difference(prediction: Prediction) -> bool:
-    """Whether a prediction judges one arm minus another."""
-    if prediction.weights or prediction.contrast in ("difference", "interaction"):
-        return True
-    return not prediction.contrast and len(prediction.arms) > 1
 
 
 def in_digits(value: float, spread: float, sign: str = "") -> str:
@@ -369,7 +454,10 @@ def in_digits(value: float, spread: float, sign: str = "") -> str:
 def arm_table(judged: JudgedClaim) -> str:
     """One line an arm and length: what it changes, learning rate, parameters, CPU time."""
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
+    words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
+        sides = sided(finding.prediction, judged.claim.arms)
+        words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
             rows_of.setdefault((name, finding.steps), rows)
     lines = []
@@ -378,7 +466,7 @@ def arm_table(judged: JudgedClaim) -> str:
         rate = last_of(rows[0]["overrides"]).get("optim.lr", "=")
         lines.append([
             name,
-            " ".join(f"`{word}`" for word in judged.claim.arms[name]),
+            " ".join(f"`{word}`" for word in words_of[name]),
             f"{values['steps']:,}" if "steps" in values else "",
             rate.partition("=")[2],
             f"{values['parameters']:,}" if "parameters" in values else "",
@@ -386,6 +474,42 @@ def arm_table(judged: JudgedClaim) -> str:
         ])  # fmt: skip
     heads = ["arm", "overrides", "steps", "learning rate", "parameters", "CPU seconds"]
     return markdown_table(heads, lines)
+
+
+def ladders(judged: JudgedClaim) -> str:
+    """The section on ladders: the difference at each size, and the slope over all sizes with its
+    standard error over seeds; empty if there are none."""
+    blocks = []
+    for finding in judged.findings:
+        if not finding.prediction.sizes or len(finding.values) < 2:
+            continue
+        lines = []
+        for (at, size), of_size in zip(
+            finding.prediction.sizes.items(), differences_by_size(finding), strict=True
+        ):
+            lines.append([at, f"{size.parameters:,}", mean_with_error(of_size)])
+        unit = finding.prediction.unit
+        table = markdown_table(["size", "parameters", f"difference, {unit}"], lines)
+        slope = mean_with_error(finding.values)
+        blocks.append(
+            f"`{finding.name}`, {len(finding.values)} seeds: for ten times as many parameters the "
+            f"difference changes by {slope} {unit}.\n\n{table}"
+        )
+    about = "Means over seeds, with their standard errors."
+    return "\n\n".join(["## Sizes", about, *blocks]) if blocks else ""
+
+
+def differences_by_size(finding: Finding) -> list[list[float]]:
+    """The first arm minus the second of each seed, at each size of a ladder."""
+    by_seed = zip(*finding.scores.values(), strict=True)
+    differences = [finding.prediction.differences(scores) for scores in by_seed]
+    return [list(of_size) for of_size in zip(*differences, strict=True)]
+
+
+def mean_with_error(values: Sequence[float]) -> str:
+    """The mean and its standard error, over at least two values."""
+    error = stdev(values) / math.sqrt(len(values))
+    return f"{in_digits(fmean(values), error, '+')} ± {in_digits(error, error)}"
 
 
 def seed_tables(judged: JudgedClaim) -> str:
@@ -419,10 +543,13 @@ def settings_table(claim: Claim) -> str:
 
 
 def all_claims(published: Sequence[JudgedClaim]) -> str:
-    """The table of all claims: the sentence, its verdict, and its first prediction."""
+    """The table of all claims: the sentence, its verdict with its reach, how many of what decides
+    was at risk, and its first prediction; then why the words of each are as they are."""
     lines = []
+    reasons = []
     for judged in sorted(published, key=lambda judged: judged.claim.order):
-        name = judged.claim.folder.name
+        claim = judged.claim
+        name = f"[{claim.folder.name}]({claim.folder.name}/README.md)"
         first = judged.findings[0]
         measured = first.prediction.says
         if is_share(first.prediction):
@@ -430,11 +557,36 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
         else:
             measured += f" {median_in_words(first, signed=True)}"
         verdict = f"**{short_verdict(judged)}**"
-        if judged.claim.withdrawn:
-            verdict += f": {judged.claim.withdrawn}"
-        lines.append([f"[{name}]({name}/README.md)", judged.claim.says, verdict, measured])
-    return markdown_table(
-        ["claim", "sentence", "verdict", "its first prediction, measured"], lines
+        if claim.withdrawn:
+            verdict += f": {claim.withdrawn}"
+        reach = reach_line(judged)
+        lines.append([name, claim.says, verdict, reach, risk_in_words(judged), measured])
+        words = verdict_words(judged)
+        reasons.append([name, judged.verdict_of_predictions, words, why_limited(judged)])
+    heads = ["claim", "sentence", "verdict", "reach", "at risk", "its first prediction, measured"]
+    return "\n\n".join([
+        markdown_table(heads, lines),
+        f"*At risk*: {ABOUT_AT_RISK}",
+        f"## Why the words are as they are\n\n{ABOUT_WORDS}",
+        markdown_table(["claim", "by its predictions", "words", "why"], reasons),
+        errors_in_words(published),
+    ])  # fmt: skip
+
+
+def errors_in_words(published: Sequence[JudgedClaim]) -> str:
+    """How likely any verdict on a prediction is wrong by chance, over all claims."""
+    right = 1.0
+    decided = 0
+    for judged in published:
+        for key, verdict in judged.verdict_by_prediction().items():
+            prediction = judged.claim.predictions[key]
+            if prediction.role in DECIDE and verdict != "open" and not prediction.always:
+                decided += 1
+                right *= 1 - chance_of_error(len(judged.claim.seeds_of(prediction)))
+    return (
+        f"{decided} predictions decide, or are controls. If each seed of each were as likely to "
+        f"agree as not, at least one of them would be decided by chance with a probability of "
+        f"{1 - right:.2f}. That is the worst case: where most seeds are on one side, it is less."
     )
 
 
@@ -451,11 +603,18 @@ def figure_of(judged: JudgedClaim) -> str:
 
 def draw_findings(judged: JudgedClaim) -> Figure:
     """The value of each seed as a dot, beside the threshold of its prediction, for those that
-    decide and controls; what agrees lies in the shaded range."""
-    drawn = [each for each in judged.findings if each.values and each.prediction.role in DECIDE]
-    figure = Figure(figsize=(7, 0.9 + 0.75 * len(drawn)), layout="constrained")
-    panels = figure.subplots(len(drawn), squeeze=False)[:, 0]
+    decide and controls; what agrees lies in the shaded range. Ladders are drawn against size."""
+    drawn = []
+    for each in judged.findings:
+        if each.values and (each.prediction.role in DECIDE or each.prediction.sizes):
+            drawn.append(each)
+    heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]
+    figure = Figure(figsize=(7, 0.9 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]
     for axes, finding in zip(panels, drawn, strict=True):
+        if finding.prediction.sizes:
+            draw_ladder(axes, finding)
+            continue
         low, high = finding.prediction.above, finding.prediction.below
         axes.plot(finding.values, [0] * len(finding.values), "o", color=BLUE, alpha=0.6)
         for bound in filter(math.isfinite, {low, high}):
@@ -471,3 +630,18 @@ def draw_findings(judged: JudgedClaim) -> Figure:
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel(finding.prediction.unit, fontsize=10)
     return figure
+
+
+def draw_ladder(axes: Axes, finding: Finding) -> None:
+    """The difference of each seed against the parameters, and the mean."""
+    sizes = [size.parameters for size in finding.prediction.sizes.values()]
+    by_size = differences_by_size(finding)
+    for parameters, of_size in zip(sizes, by_size, strict=True):
+        axes.plot([parameters] * len(of_size), of_size, "o", color=BLUE, alpha=0.6)
+    axes.plot(sizes, [fmean(of_size) for of_size in by_size], color=BLUE)
+    axes.axhline(0, color=BLACK, lw=1)
+    axes.set_xscale("log")
+    axes.tick_params(labelsize=9)
+    axes.set_title(finding.prediction.says, loc="left", fontsize=10)
+    axes.set_xlabel("parameters", fontsize=10)
+    axes.set_ylabel(finding.prediction.unit, fontsize=9)

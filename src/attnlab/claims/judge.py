@@ -15,6 +15,8 @@ from attnlab.runs.seed_statistics import (
     Verdict,
     answer_of,
     median_interval,
+    most_against,
+    verdict_chances,
     verdict_of,
 )
 
@@ -41,6 +43,7 @@ class Outcome:
 
     verdict: str  # confirmed, refuted or open
     yes: int  # seeds that agree, of the first n
+    missed: int  # seeds that contradict it on the same side
     n: int  # judged seeds: up to the last complete stage, or all if there are fewer than 10
     undecided: bool  # a later stage could still decide
     median: float
@@ -66,7 +69,22 @@ def judge(
     n = n or len(answers)
     numbers = [value for value in values[:n] if not math.isnan(value)]
     interval = median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
-    return Outcome(verdict, answers[:n].count("yes"), n, undecided, *interval)
+    yes = answers[:n].count("yes")
+    missed = most_against(answers[:n])
+    return Outcome(verdict, yes, missed, n, undecided, *interval)
+
+
+def power(most: int, share: float) -> float:
+    """How often the rule confirms a prediction that is true for a share of all seeds, with at most
+    10, 20 or 40 of them."""
+    chances: dict[Answer, float] = {"yes": share, "below": 1 - share}
+    last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
+    return verdict_chances([], chances)[last_look]["confirmed"]
+
+
+def chance_of_error(most: int) -> float:
+    """How often the rule decides, either way, where a seed is as likely to agree as not."""
+    return 2 * power(most, 0.5)
 
 
 def supports(bearing: str, verdict: str) -> bool:

@@ -4,58 +4,21 @@ The runs that decide can be repeated with another instruction set of the process
 differs. A verdict that changes is no verdict: then the prediction is open.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, head_of, knows, undeclared
-from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge, verdict_on_sentence
+from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
+from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
+from attnlab.claims.judge import FEWEST_JUDGED, verdict_on_sentence
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
-from attnlab.claims.trials import (
-    Arm,
-    Row,
-    Run,
-    is_pilot,
-    metric_of,
-    read_test,
-    rows_with,
-    with_tests,
-    without_rate,
-)
+from attnlab.claims.trials import Row, Run, is_pilot, read_test, with_tests
 from attnlab.claims.work import Work
 
 DECIDE = ("for", "against", "control")  # the sentence is judged by these predictions
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A prediction at one length of training, with what its rows say."""
-
-    of: str  # the prediction's key in claim.yaml
-    prediction: Prediction
-    steps: int | None  # None: as the claim's base says
-    arms: dict[str, Arm]
-    seeds: Sequence[int]
-    rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
-    scores: dict[str, list[float]]  # arm -> the metric, a seed each
-    values: Sequence[float]  # one a seed: what is judged
-    outcome: Outcome
-    known: Sequence[Sequence[Row]] = ()  # all rows of each arm; only if the prediction is at risk
-
-    @property
-    def name(self) -> str:
-        """The prediction's name, and its length if it has several."""
-        return self.of if self.steps is None else f"{self.of}_{self.steps}"
-
-    @property
-    def verdict(self) -> str:
-        """Confirmed, refuted or open; "shown" for what is not judged."""
-        if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
-            return "shown"
-        return self.outcome.verdict
 
 
 @dataclass(frozen=True)
@@ -63,17 +26,47 @@ class JudgedClaim:
     """A claim with the verdict on its sentence, and a finding a prediction and length.
 
     `again` has findings by name, of predictions that decide and of controls, where all runs were
-    repeated with another instruction set.
+    repeated with another instruction set. `elsewhere` has what other claims, and the ranking,
+    make of a finding by their own rows: by its name, then by theirs.
     """
 
     claim: Claim
     findings: Sequence[Finding]
     again: Mapping[str, Finding] = field(default_factory=dict)
+    elsewhere: Mapping[str, Mapping[str, Finding]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
-        """The verdict on the sentence; undecided if that of its predictions was withdrawn."""
-        return "undecided" if self.claim.withdrawn else self.verdict_of_predictions
+        """The verdict on the sentence; undecided if that of its predictions was withdrawn, or
+        would be another one with what rows of others decide."""
+        is_doubtful = self.claim.withdrawn or self.contradicted_by()
+        return "undecided" if is_doubtful else self.verdict_of_predictions
+
+    def contradicted_by(self) -> list[str]:
+        """Who has rows that decide a prediction so that the verdict would be another one."""
+        own = [(p.role, said) for p, said in self.judged_predictions()]
+        against = []
+        for finding in self.deciding():
+            for name, there in self.elsewhere.get(finding.name, {}).items():
+                with_theirs = [*own, (finding.prediction.role, there.verdict)]
+                if there.is_decided and verdict_on_sentence(with_theirs) != verdict_on_sentence(
+                    own
+                ):
+                    against.append(name)
+        return list(dict.fromkeys(against))
+
+    def doubt(self, finding: Finding) -> str:
+        """Why a prediction that decides is open although its rows decide it; or nothing."""
+        if finding.prediction.role not in DECIDE or not finding.is_decided:
+            return ""
+        if without := finding.without_room:
+            seeds = f"{without} of {finding.outcome.n} seeds"
+            baseline = [*finding.arms][1]
+            return f"no room: in {seeds}, “{baseline}” is so good that no help could be seen"
+        for name, there in self.elsewhere.get(finding.name, {}).items():
+            if there.is_decided and there.verdict != finding.verdict:
+                return f"the rows of {name} say otherwise: {there.verdict}"
+        return ""
 
     @property
     def verdict_of_predictions(self) -> str:
@@ -82,11 +75,11 @@ class JudgedClaim:
 
     def verdict_by_prediction(self) -> dict[str, str]:
         """The verdict on each prediction by its key: open if its lengths, or its two instruction
-        sets, do not all say the same."""
+        sets, do not all say the same, and where there is a doubt."""
         of_key: dict[str, set[str]] = {}
         for finding in self.findings:
             said = of_key.setdefault(finding.of, set())
-            said.add(finding.verdict)
+            said.add("open" if self.doubt(finding) else finding.verdict)
             if finding.name in self.again:
                 said.add(self.again[finding.name].verdict)
         return {key: said.pop() if len(said) == 1 else "open" for key, said in of_key.items()}
@@ -136,18 +129,13 @@ class JudgedClaim:
         return False if all(knows(file.parent, commit) for commit in commits) else None
 
 
-def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
-    """The rows of findings, each with its finding."""
-    for finding in findings:
-        for of_arm in finding.rows.values():
-            for row in of_arm:
-                yield finding, row
-
-
-def judge_files(claim: Claim) -> JudgedClaim:
-    """Judge a claim by its committed rows, and by those of another instruction set."""
-    rows = Rows(claim.folder / COMMITTED)
-    return judge_claim(claim, rows, again=Rows(claim.folder / COMMITTED_AGAIN))
+def judge_files(claim: Claim, committed: RowsByFile | None = None) -> JudgedClaim:
+    """Judge a claim by its committed rows, by those of another instruction set, and by what the
+    rows of others say of the same arms."""
+    committed = committed_rows(claim.folder.parent) if committed is None else committed
+    rows = committed.get(claim.folder / COMMITTED, {})
+    again = committed.get(claim.folder / COMMITTED_AGAIN, {})
+    return judge_claim(claim, rows, again=again, committed=committed)
 
 
 def judge_claim(
@@ -155,21 +143,42 @@ def judge_claim(
     rows: Mapping[Run, Row],
     seeds: Sequence[int] = (),
     again: Mapping[Run, Row] | None = None,
+    committed: RowsByFile | None = None,
 ) -> JudgedClaim:
     """Judge the predictions of a claim at each of their lengths, by the rows of their seeds, or of
-    others, such as those of pilots. `again`: rows of another instruction set."""
+    others, such as those of pilots. `again`: rows of another instruction set; `committed`: those
+    of all claims and of the ranking, which may have trained the same."""
     findings = []
     for name, prediction in claim.predictions.items():
         for steps in prediction.lengths or (None,):
             of_seeds = seeds or claim.seeds_of(prediction)
             findings.append(judge_prediction(claim, rows, name, steps, of_seeds))
-    if not again:
-        return JudgedClaim(claim, findings)
+    if committed:
+        findings = [with_known(claim, finding, committed) for finding in findings]
     repeated = {}
-    for finding in findings_again(claim, rows, again):
-        if len(finding.values) >= len(next_seeds(finding)):
-            repeated[finding.name] = finding
-    return JudgedClaim(claim, findings, repeated)
+    if again:
+        for finding in findings_again(claim, rows, again):
+            if len(finding.values) >= len(next_seeds(finding)):
+                repeated[finding.name] = finding
+    elsewhere = {}
+    for finding in findings:
+        if there := dict(judged_by_others(claim, finding, committed or {})):
+            elsewhere[finding.name] = there
+    return JudgedClaim(claim, findings, repeated, elsewhere)
+
+
+def with_known(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding:
+    """A finding with the rows of its arms in all files, if its prediction is at risk."""
+    if not finding.prediction.at_risk:
+        return finding
+    known = []
+    for name, arm in finding.arms.items():
+        of_arm = []
+        for rows in committed.values():
+            readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)
+            of_arm += [reading.row for reading in readings]
+        known.append(of_arm)
+    return replace(finding, known=known)
 
 
 def findings_again(
@@ -183,38 +192,6 @@ def findings_again(
             seeds = claim.seeds_of(prediction)
             for steps in prediction.lengths or (None,):
                 found.append(judge_prediction(claim, together, name, steps, seeds))
-    return found
-
-
-def judge_prediction(
-    claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
-) -> Finding:
-    """Judge one prediction at one length, by the seeds that all its arms have."""
-    prediction = claim.predictions[name]
-    metric = prediction.metric
-    worst = math.inf if metric == "val_loss" else prediction.worst
-    arms = claim.arms_of(prediction, steps)
-    rows_of = {arm: rows_with(metric, read_test(of, rows, seeds)[0]) for arm, of in arms.items()}
-    complete = min(map(len, rows_of.values()))
-    rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
-    scores = {
-        arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
-    }
-    values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    low = prediction.above  # it agrees if its value is above this
-    high = prediction.below
-    outcome = judge(values, low, high, prediction.always, len(seeds))
-    known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
-    return Finding(name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, known)
-
-
-def rows_of_arm(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
-    """The rows of an arm, of pilots and tests, with any seed and learning rate."""
-    words = without_rate(arm.overrides)
-    found = []
-    for run, row in rows.items():
-        if without_rate(run.overrides) == words:
-            found.append(row)
     return found
 
 

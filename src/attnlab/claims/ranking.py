@@ -74,6 +74,11 @@ class Protocol(Declared, frozen=True):
         """The overrides of a variant."""
         return self.arms[name].overrides or (f"attn={name}",)
 
+    def quick_tasks(self) -> "Protocol":
+        """The same with the tasks of --quick alone."""
+        quick = {name: task for name, task in self.tasks.items() if task.quick}
+        return self.model_copy(update={"tasks": quick})
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -336,11 +341,17 @@ def missing_of_ranking(
     return list(missing)
 
 
+# The words of published rows, which are found by them, for those of today.
+AS_IN_ROWS = dict.fromkeys(
+    ("model.positions=none", "model=no_positions"), "model.learned_positions=false"
+)
+
+
 def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
     """The protocol with the variant of the command line, and its name; BadInput if more than its
     attention differs from the baseline, or from another one such as that without positions."""
     attention = [word for word in overrides if is_of_attention(word)]
-    rest = tuple(word for word in overrides if not is_of_attention(word))
+    rest = tuple(AS_IN_ROWS.get(w, w) for w in overrides if not is_of_attention(w))
     partners = {}
     for name in map(protocol.partner, protocol.arms):
         settings = [word for word in protocol.overrides(name) if not is_of_attention(word)]

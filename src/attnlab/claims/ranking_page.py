@@ -12,6 +12,7 @@ from attnlab.claims.ranking import (
     LONG,
     VERDICTS,
     Cell,
+    Key,
     Protocol,
     Table,
     exploratory_cells,
@@ -20,6 +21,8 @@ from attnlab.claims.ranking import (
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
+from attnlab.runs.family import LEVEL, Family, family_of_answers
+from attnlab.runs.seed_statistics import chance_of_wrong_verdict
 
 COST_NAMES = {"parameters": "parameters", "flops": "FLOPs per position", "cached": "state at T"}
 
@@ -38,9 +41,9 @@ def ranking_report(
     table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
     paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
-    judged = judged_of(table)
+    judged = judged_of({key: cell for key, cell in table.items() if key[-1] in lengths})
     if judged:
-        paragraphs.append(f"{repeated_in_words(judged)}.")
+        paragraphs += [f"{family_in_words(judged)}.", f"{repeated_in_words(judged)}."]
     for name in patternless:
         paragraphs.append(f"{name} has no pattern, so what it reads was not measured.")
     if any(cell.other_processor for cell in judged.values()):
@@ -147,6 +150,27 @@ def judged_of(table: Table) -> Table:
     return {key: cell for key, cell in table.items() if cell.verdict in VERDICTS.values()}
 
 
+def family_of_cells(judged: Table) -> Family[Key]:
+    """The verdicts of cells as one family."""
+    return family_of_answers({key: (cell.verdict, FEWEST_JUDGED) for key, cell in judged.items()})
+
+
+def family_in_words(judged: Table) -> str:
+    """How likely any of the verdicts is wrong, and which stand together: each needs the same
+    number of seeds, so all do or none."""
+    family = family_of_cells(judged)
+    one = chance_of_wrong_verdict(FEWEST_JUDGED)
+    said = (
+        f"{len(judged)} verdicts: by chance alone, about {len(judged) * one:.1f} would be better "
+        f"or worse, and the chance that any is wrong is at most {100 * family.any_wrong:.2g} %"
+    )
+    holm = f"Holm's correction ({100 * LEVEL:.0f} % in all)"
+    if any(family.stands.values()):
+        return f"{said}; after {holm}, all that are better or worse stand"
+    most = int(LEVEL / one)
+    return f"{said}; after {holm}, none stands, as ten seeds do among {most} at most"
+
+
 def repeated_in_words(judged: Table) -> str:
     """How many verdicts were repeated with another instruction set, and which of them changed."""
     used = set()
@@ -173,10 +197,7 @@ def repeated_in_words(judged: Table) -> str:
 def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[str]:
     """What may be wrong with the table."""
     judged = judged_of(table)
-    chance = len(judged) * 2 * 0.5**FEWEST_JUDGED
-    notes = [
-        f"{len(judged)} verdicts; by chance alone, about {chance:.1f} would be better or worse"
-    ]
+    notes = [family_in_words(judged)]
     apart = sum(cell.rate != cell.partner_rate for cell in judged.values())
     numbers = {cell.pilots for cell in judged.values()}
     pilots = " or ".join(map(str, sorted(numbers)))

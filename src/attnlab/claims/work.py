@@ -2,17 +2,11 @@
 
 import json
 import math
-import multiprocessing
-import os
 import platform
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -22,11 +16,14 @@ from attnlab.claims.trials import Row, Run, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.files import write_json
 from attnlab.processor import SMALLER_SETS, instruction_set
+from attnlab.settings.roles import flat, in_present_words
+from attnlab.training.workers import THREADS, WorkerDied, Workers
 
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
 DEFAULTS = ("train_loss=false",)  # of a run of claims; an arm may turn it on
+ARM_GROUPS = ("attn", "model", "data", "optim", "trainer")  # of the settings of an arm
 # Numbers of metrics.json that rows leave out: they are settings, or differ from time to time.
 NOT_IN_ROWS = ("wall_seconds", "tokens_per_second", "seed", "devices", "threads")
 
@@ -92,19 +89,14 @@ def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float
             f"Files differ from {work.commit[:8]}, so the verdict will be exploratory; commit "
             "them before a test."
         )
-    context = multiprocessing.get_context("spawn")  # threads of PyTorch do not survive a fork
-    pool = ProcessPoolExecutor(jobs, context, start_worker, (sys.path,))
-    with environment(SMALLER_SETS.get(work.smaller_set, {})), pool:
-        try:
-            progress = Progress()
-            while runs := list(work.missing()):
-                progress.begin_round(work, len(runs))
-                if not run_round(work, train, runs, pool, jobs, until, progress):
-                    return False
-        except KeyboardInterrupt:
-            for worker in multiprocessing.active_children():
-                worker.terminate()  # its run resumes from its last checkpoint
-            raise
+    # One thread each, so that rounding has one order.
+    environment = dict.fromkeys(THREADS, "1") | SMALLER_SETS.get(work.smaller_set, {})
+    with Workers(jobs, environment) as workers:
+        progress = Progress()
+        while runs := list(work.missing()):
+            progress.begin_round(work, len(runs))
+            if not run_round(work, train, runs, workers, until, progress):
+                return False
     return True
 
 
@@ -112,81 +104,39 @@ def run_round(
     work: Work,
     train: Callable[..., Row],
     runs: Sequence[Run],
-    pool: ProcessPoolExecutor,
-    jobs: int,
+    workers: Workers,
     until: float,
     progress: Progress,
 ) -> bool:
-    """Run some runs and keep their rows; False if the time was over before all had begun. At most
-    `jobs` are handed out at once, so that none waits in the pool when the time is over."""
-    waiting = list(runs)[::-1]
-    running: set[Future[Row]] = set()
-    error: BaseException | None = None
-    while True:
-        while waiting and not error and len(running) < jobs and time.monotonic() < until:
-            running.add(submit(work, train, waiting.pop(), pool))
-        if not running:
-            break
-        done, running = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            if future.exception():
-                error = error or future.exception()
-                continue
-            row = future.result()
-            row["commit"] = work.commit
-            row["machine"] = machine()
-            if work.smaller_set and row["instruction_set"] != work.smaller_set:
-                error = error or BadInput(
-                    f"torch used {row['instruction_set']} instead of {work.smaller_set}; --again "
-                    "needs an x86 processor, and CUDA_VISIBLE_DEVICES= where there is a GPU"
-                )
-                continue
-            progress.end_run(work.rows.add(row))
-    if error:
-        raise error
-    return not waiting
+    """Run some runs and keep their rows; False if the time was over before all had begun. After
+    an error no other run begins; it is raised when those that are running have ended."""
+    left = list(runs)[::-1]
+    errors: list[BaseException] = []
 
+    def due() -> Iterator[tuple[Run, Path, Path, Sequence[str]]]:
+        while left and not errors and time.monotonic() < until:
+            run = left.pop()
+            reads = work.reads.get(without_rate(run.overrides), ())
+            yield run, directory_of(run, work.outputs, work.commit), work.folder, reads
 
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started inside, before they import torch."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def submit(
-    work: Work, train: Callable[..., Row], run: Run, pool: ProcessPoolExecutor
-) -> "Future[Row]":
-    """Hand a run to the pool."""
-    reads = work.reads.get(without_rate(run.overrides), ())
-    directory = directory_of(run, work.outputs, work.commit)
-    return pool.submit(train, run, directory, work.folder, reads)
-
-
-def start_worker(path: list[str]) -> None:
-    """Prepare a worker: imports as its parent, one thread, so that rounding has one order; it ends
-    with its parent, and not by Ctrl-C."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a child
-
-    def watch() -> None:
-        parent.join()  # returns when the parent is gone, even by SIGKILL
-        os._exit(1)  # otherwise this process would hold the lock of a run directory
-
-    threading.Thread(target=watch, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path[:] = path
-    import torch
-
-    torch.set_num_threads(1)
+    for (run, *_), future in workers.each(train, due()):
+        if error := future.exception():
+            errors.append(BadInput(f"{run}: {error}") if isinstance(error, WorkerDied) else error)
+            continue
+        row = future.result()
+        row["commit"] = work.commit
+        row["machine"] = machine()
+        if work.smaller_set and row["instruction_set"] != work.smaller_set:
+            used = f"torch used {row['instruction_set']} instead of {work.smaller_set}"
+            needs = (
+                "--again needs an x86 processor, and CUDA_VISIBLE_DEVICES= where there is a GPU"
+            )
+            errors.append(BadInput(f"{used}; {needs}"))
+            continue
+        progress.end_run(work.rows.add(row))
+    if errors:
+        raise errors[0]
+    return not left
 
 
 def directory_of(run: Run, outputs: Path, commit: str) -> Path:
@@ -279,6 +229,21 @@ def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", 
 
     cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
     return read_config(cfg), variant
+
+
+@cache
+def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
+    """What the overrides of an arm set, under dotted keys, with what they leave out as it is
+    composed. They are not checked, which takes longer, and imports code."""
+    if is_measurement(overrides):
+        return {"the measurement": overrides}
+    from omegaconf import OmegaConf
+
+    from attnlab.settings.words import composed_from
+
+    cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    settings = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in ARM_GROUPS}
+    return flat(in_present_words(settings))
 
 
 def own_settings(experiments: Path) -> str | None:

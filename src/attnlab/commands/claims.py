@@ -48,6 +48,7 @@ def reproduce(
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
     from attnlab.claims.claim import PILOTS, find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
+    from attnlab.claims.elsewhere import committed_rows
     from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again, seeds_seen
     from attnlab.commands.claims_json import claim_content
 
@@ -59,6 +60,7 @@ def reproduce(
             print(printable(str(file)))
         return
     outputs = Path("outputs/claims")
+    committed = committed_rows(chosen[0].folder.parent)
     answers = []
     complete = True
     for claim in chosen:
@@ -74,7 +76,8 @@ def reproduce(
             print_plan(work)
         elif json:
             complete = complete and (plan or train_missing(work, jobs, minutes, quiet=True))
-            judged = judge_claim(claim, rows, PILOTS if pilots else (), again=repeated or {})
+            seeds = PILOTS if pilots else ()
+            judged = judge_claim(claim, rows, seeds, repeated, committed)
             answers.append(claim_content(judged, len(work.missing())))
         else:
             if warning:
@@ -84,6 +87,7 @@ def reproduce(
                 claim,
                 rows,
                 repeated,
+                committed,
                 pilots=pilots,
                 fresh=fresh,
                 warning=warning,
@@ -137,6 +141,8 @@ def rank(
         rows = work.rows
         repeated = Rows(protocol.folder / COMMITTED_AGAIN, work.outputs / COMMITTED_AGAIN)
         work = replace(work, ahead=partial(runs_ahead, protocol, rows, names, quick=quick))
+    if quick:
+        protocol = protocol.quick_tasks()  # those that --quick never runs are no open cells
     if json:
         complete = plan or train_missing(work, jobs, minutes, quiet=True)
         lengths = (1,) if quick else (1, LONG)

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnlab.claims.claim_page import verdict_in_words
-from attnlab.claims.judged_claim import Finding, JudgedClaim
+from attnlab.claims.finding import Finding
+from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
+from attnlab.claims.ranking_page import family_of_cells, judged_of
+from attnlab.claims.reach import limits_of, reach_line
 from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import Work
 
@@ -19,12 +22,22 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
         "says": judged.claim.says,
         "verdict": judged.verdict,
         "in_words": verdict_in_words(judged),
+        "reach": reach_line(judged),
+        "lacks": lacks_content(judged),
         "withdrawn": judged.claim.withdrawn,
+        "contradicted_by": judged.contradicted_by(),
         "exploratory": judged.exploratory(),
         "missing": missing,
         "predictions": [finding_content(judged, finding) for finding in judged.findings],
         "again": {name: finding_content(judged, each) for name, each in judged.again.items()},
     }
+
+
+def lacks_content(judged: JudgedClaim) -> dict[str, object]:
+    """What the verdict lacks: numbers of steps that were tested at one length, and words on rates
+    and processors; empty where it lacks nothing."""
+    limits = limits_of(judged)
+    return {"lengths": limits.lengths, "rates": limits.rates, "processors": limits.processors}
 
 
 def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
@@ -38,6 +51,8 @@ def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
         "at_risk": at_risk,
         "steps": finding.steps,
         "verdict": finding.verdict,
+        "doubt": judged.doubt(finding),
+        "at_edge": finding.at_edge,
         "agree": outcome.yes,
         "of": outcome.n,
         "median": outcome.median,
@@ -60,14 +75,16 @@ def ranking_content(
 ) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
     table = ranking_table(protocol, rows, names, again)
+    shown = {key: cell for key, cell in table.items() if key[-1] in lengths}
+    family = family_of_cells(judged_of(shown))
     ahead = work.ahead() if work.ahead else None
     cells = []
-    for (name, task, times), cell in table.items():
-        if times in lengths:
-            steps = times * protocol.tasks[task].steps
-            cells.append({"variant": name, "task": task, "steps": steps} | cell_content(cell))
+    for (name, task, times), cell in shown.items():
+        about = {"variant": name, "task": task, "steps": times * protocol.tasks[task].steps}
+        cells.append(about | cell_content(cell) | {"holm": family.mark((name, task, times))})
     return {
         "cells": cells,
+        "chance_of_any_wrong_verdict": family.any_wrong,
         "exploratory": exploratory_cells(protocol, table),
         "missing": len(work.missing()),
         "ahead": {"runs": ahead.runs, "cpu_minutes": ahead.minutes} if ahead else None,

@@ -13,7 +13,7 @@ from attnlab.plotting import maps
 from attnlab.plotting.drawing import styled
 from attnlab.probes import measures
 from attnlab.probes.capture import View, by_head, views
-from attnlab.probes.history import read_history
+from attnlab.probes.history_file import read_history
 from attnlab.trained.checkpoints import open_model
 
 if TYPE_CHECKING:

@@ -8,13 +8,8 @@ from pathlib import Path
 
 from attnlab.errors import BadInput, printable
 from attnlab.pages.attention_maps import views_of
-from attnlab.probes.history import (
-    HistoryContent,
-    as_history,
-    layers_of,
-    read_history,
-    snapshot,
-)
+from attnlab.probes.history import as_history, snapshot
+from attnlab.probes.history_file import HistoryContent, layers_of, read_history
 from attnlab.runs.frame import read_run
 from attnlab.runs.groups import RunRow, labels
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -13,9 +14,51 @@ from attnlab.runs.groups import Group, groups_of, labels, seeds_in_words
 FOLLOWS = {"optim.lr": "optim.min_lr"}  # a setting that may change with another one
 
 
-def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...], str]:
-    """The runs of each setting at its best value of a numeric setting, what may therefore differ
-    from the baseline, and what was chosen, in words.
+@dataclass(frozen=True)
+class Tried:
+    """The values of the setting that were tried for one variant."""
+
+    label: str
+    losses: pd.DataFrame  # a row a seed, a column a value, in ascending order
+    means: pd.Series  # by value, over the seeds that all variants have at all values
+    best: float
+
+    @property
+    def is_at_edge(self) -> bool:
+        """Whether the best value is the first or the last one: one beyond may be better."""
+        return self.best in (self.means.index[0], self.means.index[-1])
+
+
+@dataclass(frozen=True)
+class Best:
+    """What was chosen, by which seeds, and the runs that are therefore compared."""
+
+    key: str
+    tried: Sequence[Tried]
+    chosen_by: Sequence[int]  # seeds
+    compared_on: Sequence[int]  # seeds
+    runs: pd.DataFrame
+    may_differ: tuple[str, ...]  # settings that differ from the baseline's by this choice
+
+    def sentences(self) -> list[str]:
+        """What was chosen, in words."""
+        same = [*self.chosen_by] == [*self.compared_on]
+        said = [
+            f"Each setting has its best {self.key}, by the mean loss over "
+            f"{seeds_in_words(self.chosen_by)}, and is compared on "
+            f"{'the same' if same else seeds_in_words(self.compared_on)}."
+        ]
+        for tried in self.tried:
+            means = ", ".join(f"{x:g} ({loss:.4f})" for x, loss in tried.means.items())
+            line = f"{tried.label}: {tried.best:g} of {means}"
+            if tried.is_at_edge:
+                line += "; the best one is at the edge: try values beyond it"
+            said.append(line)
+        return said
+
+
+def at_best(frame: pd.DataFrame, name: str) -> Best:
+    """The runs of each setting at its best value of a numeric setting.
 
     The value has the lowest mean loss over the seeds that all settings have at all values. The
     runs are those of other seeds, if all settings have some, since losses by which a value was
@@ -36,32 +79,25 @@ def at_best(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ..
     if not seeds:
         raise BadInput(f"--best {name}: no seed was run at every {key}")
     means = losses.loc[seeds].mean()
-    best = {family: means[family].idxmin() for family in by_value}
+    best = {family: float(means[family].idxmin()) for family in by_value}
     # A column is (family, value).
     has_all_winners = losses[list(best.items())].notna().all(axis=1)
     others = [seed for seed in losses.index[has_all_winners] if seed not in seeds]
 
-    said = [
-        f"Each setting has its best {key}, by the mean loss over {seeds_in_words(seeds)}, and is "
-        f"compared on {seeds_in_words(others) if others else 'the same'}."
-    ]
     winners = [by_value[family][value] for family, value in best.items()]
     names = labels([group.named_by for group in winners])
+    tried = []
     for label, (family, value) in zip(names, best.items(), strict=True):
-        tried = means[family].sort_index()
-        if len(tried) < 2:
+        if len(means[family]) < 2:
             raise BadInput(f"--best {name}: {label} has only one {key}; train others")
-        all_means = ", ".join(f"{x:g} ({loss:.4f})" for x, loss in tried.items())
-        line = f"{label}: {value:g} of {all_means}"
-        if value in (tried.index.min(), tried.index.max()):
-            line += "; the best one is at the edge: try values beyond it"
-        said.append(line)
+        of_family = losses[family].sort_index(axis=1)
+        tried.append(Tried(label, of_family, means[family].sort_index(), value))
 
     # With the repeats of their seeds, which a comparison names.
     of_winners = pd.concat([group.all_runs for group in winners])
     is_compared = of_winners["seed"].isin(others or seeds)
     chosen = frame.loc[sorted(of_winners.index[is_compared])]
-    return chosen, may_differ, "\n".join(said)
+    return Best(key, tried, seeds, others or seeds, chosen, may_differ)
 
 
 def groups_by_value(

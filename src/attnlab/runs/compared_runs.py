@@ -1,6 +1,5 @@
 """One comparison: the terminal, CSV, JSON, the page, a notebook and the figure show this."""
 
-import contextlib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from attnlab.errors import BadInput
-from attnlab.runs.best_rate import at_best
-from attnlab.runs.compare import Comparison, compare, equal_within
+from attnlab.runs.best_rate import Best, at_best
+from attnlab.runs.compare import Comparison, compare, equal_within, in_question
 from attnlab.runs.document import comparison_content, document
 from attnlab.runs.report import all_sentences, commands_for_ten, wrapped_for_terminal
 from attnlab.runs.tables import (
@@ -33,7 +32,7 @@ class ComparedRuns:
     comparisons: Sequence[Comparison]
     columns: tuple[str, ...] = ()
     within: float | None = None
-    best: str = ""  # what `best` chose, in words
+    best: Best | None = None  # what `best` chose
     command: Literal["compare", "judge"] = "compare"  # that answers so
 
     @cached_property
@@ -44,7 +43,12 @@ class ComparedRuns:
     @property
     def sentences(self) -> list[str]:
         """What was found, in words."""
-        return [*all_sentences(self.comparisons, self.within), *self.best.splitlines()]
+        return [*all_sentences(self.comparisons, self.within), *self.choices]
+
+    @property
+    def choices(self) -> list[str]:
+        """What `best` chose, in words."""
+        return [] if self.best is None else self.best.sentences()
 
     @property
     def commands(self) -> str:
@@ -53,26 +57,35 @@ class ComparedRuns:
         return commands_for_ten(self.comparisons)
 
     def figure(self) -> "Figure":
-        """Losses by step, differences by seed, and patterns; BadInput if no run has a loss."""
+        """Losses by step, differences by seed, and patterns; with `best`, also losses by what was
+        tried. BadInput if no run has a loss."""
+        return self._figure
+
+    @cached_property
+    def _figure(self) -> "Figure":
+        """The figure, which takes seconds for hundreds of runs."""
         from attnlab.plotting.drawing import styled
         from attnlab.runs.figure import draw_comparison
 
         with styled():
-            return draw_comparison(self.comparisons)
+            return draw_comparison(self.comparisons, self.best)
 
-    def svg(self) -> str:
-        """The figure as SVG, for a page; BadInput if no run has a loss."""
+    def html_figure(self) -> str:
+        """The figure as SVG, or why there is none."""
         from attnlab.plotting.drawing import as_svg, styled
 
-        with styled():
-            picture = as_svg(self.figure())
+        try:
+            with styled():
+                picture = as_svg(self.figure())
+        except BadInput as error:  # no run has a loss, or a file of patterns is damaged
+            return f"<p>No figure: {html.escape(str(error))}.</p>"
         return picture[picture.index("<svg") :]  # without XML's head
 
     @property
     def decision(self) -> int:
         """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
         is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide."""
-        found = {self._is_progress(c) for c in self.comparisons if not c.is_baseline}
+        found = {self._is_progress(c) for c in in_question(self.comparisons)}
         if False in found:
             return 1
         return 3 if None in found or not found else 0
@@ -96,7 +109,7 @@ class ComparedRuns:
     def in_words(self) -> str:
         """The sentences and the commands, in lines of the terminal."""
         found = [*all_sentences(self.comparisons, self.within), self.commands]
-        parts = ["\n".join(filter(None, found)), self.best]
+        parts = ["\n".join(filter(None, found)), "\n".join(self.choices)]
         return "\n\n".join(map(wrapped_for_terminal, filter(None, parts)))
 
     def html_table(self) -> str:
@@ -112,10 +125,7 @@ class ComparedRuns:
         return "\n\n".join([as_text(self.table, self.columns), "\n".join(self.sentences)])
 
     def _repr_html_(self) -> str:
-        parts = [self.html_table(), self.html_sentences()]
-        with contextlib.suppress(BadInput):  # no run has a loss
-            parts.append(self.svg())
-        return "\n".join(parts)
+        return "\n".join([self.html_table(), self.html_sentences(), self.html_figure()])
 
 
 def compared_runs(
@@ -129,8 +139,9 @@ def compared_runs(
 ) -> ComparedRuns:
     """What `attnlab compare` with these options says of a frame of runs; BadInput where it prints
     a sentence."""
-    may_differ: tuple[str, ...] = ()
-    chosen = ""
-    if best is not None:
-        frame, may_differ, chosen = at_best(frame, best)
-    return ComparedRuns(compare(frame, baseline, may_differ, where), (*columns,), within, chosen)
+    chosen = None if best is None else at_best(frame, best)
+    if chosen is None:
+        compared = compare(frame, baseline, where=where)
+    else:
+        compared = compare(chosen.runs, baseline, chosen.may_differ, where)
+    return ComparedRuns(compared, (*columns,), within, chosen)

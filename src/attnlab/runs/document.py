@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 import attnlab
+from attnlab.runs.best_rate import Best, Tried
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
-from attnlab.runs.family import Family, family_of
-from attnlab.runs.groups import Group, overrides_of, settings_of
+from attnlab.runs.family import Verdicts, family_of
+from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
 from attnlab.runs.more_seeds import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.report import all_sentences, numbers_of
 from attnlab.runs.share import shares_of
@@ -50,9 +51,11 @@ def json_value(value: object) -> object:
     return str(value)
 
 
-def runs_document(frame: pd.DataFrame) -> dict[str, object]:
+def runs_document(
+    frame: pd.DataFrame, refused: Sequence[Mapping[str, str]] = ()
+) -> dict[str, object]:
     """The answer of `attnlab runs --json`: each run with its label, all its settings and metrics,
-    and how it ended."""
+    and how it ended; and what sweeps refused to run."""
     table = run_table(frame)
     runs = []
     for index, row in frame.iterrows():
@@ -64,8 +67,9 @@ def runs_document(frame: pd.DataFrame) -> dict[str, object]:
         if row["status"] != "damaged":
             run["overrides"] = [*overrides_of(row).values()]
             run["settings"] = settings_of(row)
-        runs.append({"run": table["run"][index], "leak": is_leak(table, index)} | run)
-    return document("runs", 0, {"runs": runs})
+        said = {"run": table["run"][index], "sweep": str(sweep_of(row["folder"]))}
+        runs.append(said | {"leak": is_leak(table, index)} | run)
+    return document("runs", 0, {"runs": runs, "refused": refused})
 
 
 def is_leak(table: pd.DataFrame, index: Hashable) -> bool:
@@ -77,7 +81,7 @@ def comparison_content(
     comparisons: Sequence[Comparison],
     columns: Sequence[str] = (),
     within: float | None = None,
-    best: str = "",
+    best: Best | None = None,
 ) -> dict[str, object]:
     """The answer of `attnlab compare --json`, without its head: what table and sentences say, with
     all digits."""
@@ -111,7 +115,23 @@ def comparison_content(
         "within": within,
         "unit": comparisons[0].unit,
         "chance_of_any_wrong_verdict": family.any_wrong,
-        "best": best.split("\n") if best else [],
+        "best": [] if best is None else best.sentences(),
+        "tried": [] if best is None else [tried_content(best.key, tried) for tried in best.tried],
+    }
+
+
+def tried_content(key: str, tried: Tried) -> dict[str, object]:
+    """The values of a setting that were tried for one variant, and which was the best."""
+    values = []
+    for value, mean in tried.means.items():
+        by_seed = tried.losses[value].dropna().to_dict()
+        values.append({"value": value, "mean": mean, "by_seed": by_seed})
+    return {
+        "run": tried.label,
+        "setting": key,
+        "best": tried.best,
+        "at_edge": tried.is_at_edge,
+        "values": values,
     }
 
 
@@ -127,12 +147,12 @@ def group_content(group: Group) -> dict[str, object]:
         "sd": losses.std(),
         "n": len(group.runs),
         "status": group.runs["status"].value_counts().to_dict(),
-        "folders": group.runs["folder"].tolist(),
+        "folders": group.runs["folder"].tolist() if group.has_command else [],
         "repeats": group.repeats["folder"].tolist(),
     }
 
 
-def difference_content(c: Comparison, within: float | None, family: Family) -> dict[str, object]:
+def difference_content(c: Comparison, within: float | None, family: Verdicts) -> dict[str, object]:
     """What pairing by seed and counting seeds found."""
     found: dict[str, object] = {
         "difference": None,
@@ -164,13 +184,13 @@ def difference_content(c: Comparison, within: float | None, family: Family) -> d
     return found
 
 
-def answer_content(c: Comparison, question: Question, family: Family) -> dict[str, object]:
+def answer_content(c: Comparison, question: Question, family: Verdicts) -> dict[str, object]:
     """What counting seeds answers, and where that is open, how many seeds would decide."""
     verdict, judged = c.decision(question)
     found: dict[str, object] = {
         "verdict": verdict,
         "decided_by": judged,
-        "holm": family.mark(c.label, question),
+        "holm": family.mark((c.label, question)),
         "forecast": None,
         "why_no_forecast": "",
     }

@@ -1,29 +1,43 @@
 """Several verdicts at once: how likely any of them is wrong, and which of them stand together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
 from attnlab.runs.seed_statistics import chance_of_wrong_verdict, stand_after_holm
 
 LEVEL = 0.05  # of Holm's correction: the chance that any verdict that stands is wrong, at most
+Of = TypeVar("Of", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Family:
-    """What counting seeds answers for several settings together."""
+class Family(Generic[Of]):
+    """What counting seeds answers to several questions together."""
 
     any_wrong: float  # the chance that any of the verdicts is wrong, at most
-    # By label and question, of those with enough seeds: whether a verdict stands after Holm's
-    # correction; False for what is open.
-    stands: Mapping[tuple[str, Question], bool]
-    decided: Sequence[tuple[str, Question]]
+    # Of each question that had enough seeds, whether its verdict stands after Holm's correction;
+    # False for what is open.
+    stands: Mapping[Of, bool]
+    decided: Sequence[Of]
 
-    def mark(self, label: str, question: Question = BETTER_OR_WORSE) -> str | None:
+    def mark(self, key: Of) -> str | None:
         """Whether a verdict stands or falls beside the others; None for what is open or alone."""
-        if len(self.stands) < 2 or (label, question) not in self.decided:
+        if len(self.stands) < 2 or key not in self.decided:
             return None
-        return "stands" if self.stands[label, question] else "falls"
+        return "stands" if self.stands[key] else "falls"
+
+
+def family_of_answers(answers: Mapping[Of, tuple[str, int]]) -> Family[Of]:
+    """A family of answers, each in a word, which may be "open", with the seeds that it needed."""
+    wrong = {key: chance_of_wrong_verdict(seeds) for key, (_, seeds) in answers.items()}
+    decided = [key for key, (answer, _) in answers.items() if answer != "open"]
+    chances = [chance if key in decided else 1.0 for key, chance in wrong.items()]
+    stands = dict(zip(wrong, stand_after_holm(chances, LEVEL), strict=True))
+    return Family(min(1.0, sum(wrong.values())), stands, decided)
+
+
+Verdicts = Family[tuple[str, Question]]  # on settings, by label and question
 
 
 def questions_of(within: float | None) -> list[Question]:
@@ -31,17 +45,12 @@ def questions_of(within: float | None) -> list[Question]:
     return [BETTER_OR_WORSE] if within is None else [BETTER_OR_WORSE, equal_within(within)]
 
 
-def family_of(comparisons: Sequence[Comparison], within: float | None = None) -> Family:
-    """All verdicts that are printed together, as one family."""
-    wrong = {}  # the chance that an answer is a wrong verdict
-    decided = []
+def family_of(comparisons: Sequence[Comparison], within: float | None = None) -> Verdicts:
+    """All verdicts of comparisons."""
+    answers = {}
     for c in comparisons:
         for question in questions_of(within):
             answer, seeds = c.decision(question)
             if seeds:
-                wrong[c.label, question] = chance_of_wrong_verdict(seeds)
-            if answer != "open":
-                decided.append((c.label, question))
-    chances = [chance if key in decided else 1.0 for key, chance in wrong.items()]
-    stands = dict(zip(wrong, stand_after_holm(chances, LEVEL), strict=True))
-    return Family(min(1.0, sum(wrong.values())), stands, decided)
+                answers[c.label, question] = (answer, seeds)
+    return family_of_answers(answers)

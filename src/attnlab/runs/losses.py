@@ -75,7 +75,8 @@ def frame_of_losses(table: pd.DataFrame) -> pd.DataFrame:
     ]
     rows["settings"] = [json.dumps({"run": name}) for name in rows["attn"]]
     # No command of attnlab trains them.
-    unknown = {"val_loss": rows["loss"], "reason": "", "overrides": None, "config_dirs": None}
+    val_loss = rows["loss"].where(np.isfinite(rows["loss"]))
+    unknown = {"val_loss": val_loss, "reason": "", "overrides": None, "config_dirs": None}
     return rows.assign(variant=rows["attn"], **unknown).reset_index(drop=True)
 
 

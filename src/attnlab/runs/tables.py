@@ -1,17 +1,19 @@
 """Tables of runs and of comparisons: as data frames, and as text that fits the terminal."""
 
 import math
+import os
 import re
 import shutil
+import textwrap
 from collections.abc import Hashable, Sequence
 
 import pandas as pd
 
 from attnlab.errors import printable
-from attnlab.runs.compare import READS_AHEAD, Comparison, equal_within
+from attnlab.runs.compare import BETTER_OR_WORSE, READS_AHEAD, Comparison, equal_within
 from attnlab.runs.family import family_of
 from attnlab.runs.frame import known_column
-from attnlab.runs.groups import groups_of
+from attnlab.runs.groups import groups_of, sweep_of
 from attnlab.runs.report import median_of, numbers_of
 from attnlab.runs.share import percent, shares_of
 
@@ -60,11 +62,11 @@ def comparison_table(
             "sd": losses.std(),
             "status": how_they_ended(c.runs),
         }
-        row["holm"] = family.mark(c.label)
+        row["holm"] = family.mark((c.label, BETTER_OR_WORSE))
         if within is not None and len(c.pairs):
             equality = equal_within(within)
             row["within"] = "leak" if c.reads_ahead else c.decision(equality)[0]
-            row["holm_within"] = family.mark(c.label, equality)
+            row["holm_within"] = family.mark((c.label, equality))
         if c.label in shares:
             row["keeps"] = shares[c.label].median  # of what attention gives
         for key in columns:
@@ -92,13 +94,20 @@ def verdict_in_a_word(c: Comparison) -> str:
 
 
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """A row for each run, as read: its label, the weight it puts on the future if a run does, how
-    it ended, and any settings or metrics."""
+    """A row for each run, as read: what tells it from others of its sweep, the sweep if there are
+    several, the weight it puts on the future if a run does, how it ended, and any settings or
+    metrics."""
+    sweeps = frame["folder"].map(sweep_of)
     label_of: dict[Hashable, str] = {}
-    for group in groups_of(frame):
-        label_of |= dict.fromkeys(group.runs.index, group.label)
-        label_of |= dict.fromkeys(group.repeats.index, f"{group.label} (repeated)")
+    for _, runs in frame.groupby(sweeps, sort=False):
+        for group in groups_of(runs):
+            label_of |= dict.fromkeys(group.all_runs.index, group.label)
+    for group in groups_of(frame):  # a seed may be repeated in another sweep
+        label_of |= {index: f"{label_of[index]} (repeated)" for index in group.repeats.index}
     table = pd.DataFrame({"run": pd.Series(label_of)}, index=frame.index)
+    if sweeps.nunique() > 1:
+        above = os.path.commonpath([*sweeps])
+        table["sweep"] = [os.path.relpath(sweep, above) for sweep in sweeps]
     if "attn/future_mass" in frame:
         ahead = pd.to_numeric(frame["attn/future_mass"])
         if (ahead > READS_AHEAD).any():
@@ -170,13 +179,15 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
         lines.append("val_loss is a mean over the seeds, difference the median of their pairs.")
     if gone:
         shown = [name for name in table if name in gone]
-        lines.append(f"Not shown: {', '.join(shown)}; --csv FILE has all columns.")
+        lines += textwrap.wrap(
+            f"Not shown: {', '.join(shown)}; --csv FILE has all columns.", width
+        )
     if "reason" in table:
         for label, row in zip(labels, table.to_dict("records"), strict=True):
             if row["reason"]:
                 of_seed = "" if pd.isna(row.get("seed")) else f" with seed {row['seed']}"
-                said = f"{label}{of_seed}: {row['reason']}"
-                lines.append(said if len(said) <= width else f"{said[: width - 4]} ...")
+                why = f"{label}{of_seed}: {row['reason']}"
+                lines.append(why if len(why) <= width else f"{why[: width - 4]} ...")
     return "\n".join(printable(line.rstrip()) for line in lines)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from attnlab.runs.compare import Comparison, Question, equal_within
+from attnlab.runs.compare import Comparison, Question, equal_within, in_question
 from attnlab.runs.family import LEVEL, family_of, questions_of
 from attnlab.runs.more_seeds import forecast, smallest_difference
 from attnlab.runs.seed_statistics import LOOKS
@@ -64,13 +64,10 @@ def family_sentence(comparisons: Sequence[Comparison], within: float | None = No
 
 def forecast_sentence(comparisons: Sequence[Comparison], within: float | None = None) -> str:
     """How many seeds will probably decide what is open; empty where nothing is, or the seeds say
-    too little about their spread. Where other settings are compared, attn=none is there for the
-    share of what attention gives, and nobody asks whether it is worse."""
-    paired = [c for c in comparisons if len(c.pairs)]
-    asked = [c for c in paired if c.first["attn"] != "none"] or paired
+    too little about their spread."""
     by_seeds: dict[int | None, list[str]] = {}
     not_by_ten: dict[str, None] = {}  # a set in order
-    for c in asked:
+    for c in in_question(comparisons):
         for question in questions_of(within):
             found = forecast(c.differences.tolist(), question.low, question.high)
             if found is None or c.decision(question)[0] != "open" or c.is_about_equal:

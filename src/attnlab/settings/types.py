@@ -12,7 +12,7 @@ from attnlab.settings.ordered import OrderedSettings
 from attnlab.settings.roles import Settings, flat, in_present_words
 from attnlab.settings.trainer_arguments import TrainerSettings
 
-ConfigGroup = dict[str, Any]  # the arguments of one object, or of several by name
+ConfigGroup = dict[str, Any]  # the arguments of one object
 
 
 class ModelSettings(OrderedSettings, extra="allow"):
@@ -53,9 +53,9 @@ class RunSettings(OrderedSettings, extra="forbid"):
     data: DataSettings
     optim: ConfigGroup
     trainer: TrainerSettings
-    probes: ConfigGroup
-    callbacks: ConfigGroup
-    logger: ConfigGroup
+    probes: dict[str, ConfigGroup]
+    callbacks: dict[str, ConfigGroup]
+    logger: dict[str, ConfigGroup]
     variant: str | None = None  # the choice of the group `attn`
     init_source: str | None = None  # SHA-256 of the weights of `init_from`
 

@@ -16,6 +16,7 @@ from attnlab.errors import BadInput, first_line
 from attnlab.installation import lab_path
 from attnlab.settings.roles import flat
 from attnlab.settings.trainer_arguments import ARGUMENTS
+from attnlab.settings.typed import for_hydra
 
 # Words of other programs for settings of attnlab.
 SYNONYMS = {
@@ -56,7 +57,7 @@ def composed_from(words: Sequence[str], config_dir: str | None = None) -> tuple[
     """
     overrides = [*words]
     if config_dir is not None:
-        folder = Path(config_dir).resolve()
+        folder = Path(config_dir).expanduser().resolve()
         if not folder.is_dir():
             raise BadInput(f"config_dir = {config_dir} is not a directory")
         overrides.append(f'hydra.searchpath=["file://{folder}"]')
@@ -120,18 +121,24 @@ def refusal_of_argument(key: str, words: Sequence[str]) -> str:
 
 def similar_settings(key: str) -> list[str]:
     """The settings and groups that a key probably means."""
-    last = key.rpartition(".")[2].lower()
-    if last in SYNONYMS:
-        return [SYNONYMS[last]]
-    known = [*config_groups(), *default_settings()]
-    same = [name for name in known if name.rpartition(".")[2] == last]
-    if same:
+    if same := named_settings(key):
         return same
+    last = key.rpartition(".")[2].lower()
+    known = [*config_groups(), *default_settings()]
     whole = get_close_matches(key.lower(), known, n=1, cutoff=0.75)
     if whole:
         return whole
     by_last = {name.rpartition(".")[2]: name for name in known}
     return [by_last[name] for name in get_close_matches(last, by_last, n=1)]
+
+
+def named_settings(key: str) -> list[str]:
+    """The settings and groups whose name, without its group, is the last part of a key."""
+    last = key.rpartition(".")[2].lower()
+    if last in SYNONYMS:
+        return [SYNONYMS[last]]
+    known = [*config_groups(), *default_settings()]
+    return [name for name in known if name.rpartition(".")[2] == last]
 
 
 def unknown_option(error: MissingConfigException) -> str:
@@ -140,11 +147,14 @@ def unknown_option(error: MissingConfigException) -> str:
     options = list(error.options or [])
     if not options:
         return first_line(error)
+    alike = [option for option in options if option[:2] == name[:2]]
     near = get_close_matches(name, options, n=1, cutoff=0.5)
+    near += get_close_matches(name, alike, n=1, cutoff=0.4)  # a typing error begins right
     if group == "data" and "." in name:
         return f"data={name} is unknown; for a text of your own: data=text data.path={name}"
     if near:
-        return f"{group}={name} is unknown; did you mean {group}={near[0]}?"
+        meant = " or ".join(f"{group}={option}" for option in dict.fromkeys(near))
+        return f"{group}={name} is unknown; did you mean {meant}?"
     return f"{group}={name} is unknown; {group} is one of {', '.join(options)}"
 
 
@@ -178,12 +188,12 @@ def unreadable(override: str, message: str, words: Sequence[str]) -> str:
 
 def hint_on_options(words: Sequence[str]) -> str:
     """What to type where argparse refuses the options of a command; empty if that is unknown."""
-    known = {*config_groups(), *default_settings(), *SYNONYMS}
     for n, word in enumerate(words):
         name, _, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in known:
+        named = named_settings(name.replace("-", "_")) if word.startswith("-") else []
+        if named:
             value = value or " ".join(words[n + 1 : n + 2])
-            return f"A setting has no dashes: {SYNONYMS.get(name, name)}={value}\n"
+            return f"A setting has no dashes: {named[0]}={value}\n"
     # argparse takes all settings from one place.
     for option in ("-m", "--multirun"):
         if option in words[1:-1]:
@@ -208,7 +218,7 @@ def default_settings() -> list[str]:
 def configuration_of(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     """What Hydra composes from overrides, and the name of the variant; Hydra's errors."""
     with initialize_config_dir(str(lab_path("conf").resolve()), version_base="1.3"):
-        cfg = compose("train", list(overrides), return_hydra_config=True)
+        cfg = compose("train", [*map(for_hydra, overrides)], return_hydra_config=True)
     variant = str(cfg.hydra.runtime.choices["attn"]).replace("/", "-")
     with open_dict(cfg):
         del cfg["hydra"]

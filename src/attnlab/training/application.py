@@ -23,6 +23,7 @@ from typing_extensions import Self
 
 from attnlab.errors import BadInput
 from attnlab.openmp import wait_briefly
+from attnlab.settings.typed import for_hydra
 from attnlab.training import summary, sweep_progress
 
 if TYPE_CHECKING:
@@ -40,15 +41,10 @@ class Job:
     def __init__(self) -> None:
         self.hydra: HydraConf = HydraConfig.get()
         self.overrides = list(self.hydra.overrides.task)
+        self.config_dirs = summary.own_config_dirs(self.hydra)
         self.outcome: RunOutcome | None = None  # None: there is none, as the run has failed
         # The directory of the sweep, which is not that of its runs.
         self.sweep = Path(self.hydra.sweep.dir) if self.hydra.mode == RunMode.MULTIRUN else None
-
-    @property
-    def config_dirs(self) -> list[str]:
-        """The directories of the user's own settings."""
-        sources = self.hydra.runtime.config_sources
-        return [source.path for source in sources if source.provider == "command-line"]
 
     def __enter__(self) -> Self:
         if self.sweep:
@@ -88,9 +84,7 @@ class Job:
         if not isinstance(error, Exception):
             return False
         if self.sweep:  # the other runs go on, and the sweep ends with code 1
-            number = self.hydra.job.num
-            sweep_progress.note_end_of_run(self.sweep, number)
-            summary.note_failure(self.sweep, number, self.overrides, self.config_dirs, error)
+            summary.note_failure(self.hydra, self.hydra.job.num, self.overrides, error)
             return True
         if isinstance(error, BadInput):
             print(f"error: {error}", file=sys.stderr)
@@ -132,7 +126,7 @@ def start(main: Callable[[], object]) -> None:
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     OmegaConf.register_new_resolver("processes", sweep_progress.runs_at_once, replace=True)
-    sys.argv = [quoted(word) for word in sys.argv]
+    sys.argv = [for_hydra(word) for word in sys.argv]
     if "HYDRA_FULL_ERROR" in os.environ:  # the user wants the traceback
         main()
         return
@@ -144,6 +138,10 @@ def start(main: Callable[[], object]) -> None:
 
         GlobalHydra.instance().clear()
         print(f"error: {explanation(error, sys.argv[1:])}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:  # what a sweep notes about its runs; those have their own sentences
+        GlobalHydra.instance().clear()
+        print(f"error: {summary.cannot_be_written(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         summary.show_interruption()
@@ -160,23 +158,3 @@ def start(main: Callable[[], object]) -> None:
         raise
     finally:
         del os.environ["HYDRA_FULL_ERROR"]
-
-
-def quoted(word: str) -> str:
-    """The override `init_from` with its value in quotes, because Hydra would read the = and the
-    commas in the name of a run directory; of several that exist, each, for a sweep."""
-    value = word.removeprefix("init_from=")
-    if value in (word, "null") or value.startswith(("'", '"')):
-        return word
-    sources: list[str] = []
-    begun: list[str] = []
-    for piece in value.split(","):
-        begun.append(piece)
-        source = ",".join(begun)
-        path = Path(source).expanduser()
-        if source.startswith("hf:") or path.is_file() or (path / "checkpoints").is_dir():
-            sources.append(source)
-            begun = []
-    if begun:  # no such file: the message names all of it
-        sources = [value]
-    return "init_from=" + ",".join(f"'{source}'" for source in sources)

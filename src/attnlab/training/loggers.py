@@ -1,6 +1,7 @@
 """Loggers of a run: made with an advice where one is not installed, and continued by a repeat."""
 
 import csv
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from attnlab.probes.base import SHOWN_FIRST
 from attnlab.settings.roles import Settings, attention_name, flat, is_below, last_of, settings_with
 from attnlab.settings.types import RunSettings
 
+EVENTS = "events.out.tfevents."  # how TensorBoard's files begin; the seconds of their start follow
 EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
 
 
@@ -103,9 +105,22 @@ def mark_restart(logger: TensorBoardLogger, step: int) -> None:
     that PyTorch's SummaryWriter writes for its argument `purge_step`."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-    if not [*Path(logger.log_dir).glob("events.out.tfevents.*")]:
+    if not date_before_now(Path(logger.log_dir)):
         return
     writer = logger.experiment.file_writer
     start = SessionLog(status=SessionLog.START)
     writer.add_event(Event(step=step + 1, file_version="brain.Event:2"))
     writer.add_event(Event(step=step + 1, session_log=start))
+
+
+def date_before_now(folder: Path) -> bool:
+    """Whether there are event files; those with a later date are renamed. TensorBoard reads them
+    in the order of their names, which begin with the time, and never goes back: after a clock that
+    was ahead, it would not see what a run that resumes logs."""
+    now = int(time.time())
+    files = sorted(folder.glob(f"{EVENTS}*"))
+    later = [file for file in files if int(file.name.split(".")[3]) >= now]
+    for seconds, file in enumerate(later, start=now - len(later)):
+        rest = file.name.removeprefix(EVENTS).partition(".")[2]  # host and process
+        file.rename(file.with_name(f"{EVENTS}{seconds:010}.{rest}"))
+    return bool(files)

@@ -11,6 +11,7 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 
+from attnlab import __version__
 from attnlab.data.contract import count_predictions
 from attnlab.errors import BadInput
 from attnlab.probes.base import Probe
@@ -128,7 +129,10 @@ def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "processor": processor_model(),
         "instruction_set": instruction_set(),
-        "versions": {p: version(p) for p in ("attnlab", "torch", "lightning", "numpy")},
+        "versions": {
+            "attnlab": __version__,
+            **{package: version(package) for package in ("torch", "lightning", "numpy")},
+        },
         "python": platform.python_version(),
         "git": git_commit(),
     }

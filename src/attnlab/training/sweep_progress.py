@@ -3,10 +3,8 @@
 import itertools
 import os
 import shutil
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -41,7 +39,7 @@ def runs_at_once(devices: int | str = 1) -> int:
     """How many runs train at once: one a core, as far as this process may use them, and at most
     four where there is a GPU; one where a run has several devices, because Lightning starts their
     processes by the command of the run."""
-    from joblib import cpu_count  # it knows the quota of a container
+    from loky import cpu_count  # it knows the quota of a container
 
     if devices not in (1, "1", "auto"):
         return 1
@@ -52,32 +50,13 @@ def runs_at_once(devices: int | str = 1) -> int:
 def begin_sweep(sweep: Path, runs: int | None, at_once: int) -> None:
     """Note when a sweep began, of how many runs (None where its sweeper decides on the way), and
     how many of them train at once."""
-    plan = {"runs": runs, "at_once": at_once, "began": time.time(), "process": os.getpid()}
+    plan = {"runs": runs, "at_once": at_once, "began": time.time()}
     write_json(sweep / PLAN, plan)
 
 
 def note_begin_of_run(sweep: Path, number: int) -> None:
-    """Note that a run of a sweep begins. If it trains in a worker of the sweep's process, it ends
-    with this process."""
+    """Note that a run of a sweep begins."""
     (sweep / f"begun_{number:06}").touch()
-    parent = read_json(sweep / PLAN)["process"]
-    if os.getppid() == parent:
-        end_with(parent)
-
-
-@cache  # a worker that is used again is watched already
-def end_with(parent: int) -> None:
-    """End this process, a worker, soon after its parent: joblib's workers would finish their run,
-    even after a kill."""
-    if os.name != "posix":
-        return  # a process keeps its parent there
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)  # a run can be killed at any moment
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def what_is_left(sweep: Path, runs: Sequence[tuple[str, ...]] | None) -> str:

@@ -1,0 +1,128 @@
+"""A prediction at one length of training, with what its rows say."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnlab.claims.claim import Claim, Prediction
+from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge
+from attnlab.claims.trials import Arm, Row, Run, metric_of, read_test, rows_with, without_rate
+from attnlab.runs.seed_statistics import LOOKS
+
+# Units of shares, which lie between 0 and 1.
+SHARE_UNITS = ("of the answers", "of the weight", "of a row's weight")
+BARS = dict(LOOKS)  # judged seeds -> how many must agree
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A prediction at one length of training, with what its rows say."""
+
+    of: str  # the prediction's key in claim.yaml
+    prediction: Prediction
+    steps: int | None  # None: as the claim's base says
+    arms: dict[str, Arm]
+    seeds: Sequence[int]
+    rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
+    scores: dict[str, list[float]]  # arm -> the metric, a seed each
+    values: Sequence[float]  # one a seed: what is judged
+    outcome: Outcome
+    at_edge: Sequence[str] = ()  # arms whose best rate is the first or the last that was tried
+    known: Sequence[Sequence[Row]] = ()  # all rows of each arm; only if the prediction is at risk
+
+    @property
+    def name(self) -> str:
+        """The prediction's name, and its length if it has several."""
+        return self.of if self.steps is None else f"{self.of}_{self.steps}"
+
+    @property
+    def verdict(self) -> str:
+        """Confirmed, refuted or open; "shown" for what is not judged."""
+        if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
+            return "shown"
+        return self.outcome.verdict
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its seeds decide it."""
+        return self.verdict in ("confirmed", "refuted")
+
+    @property
+    def trained_steps(self) -> int:
+        """The steps of its longest run; 0 if nothing was trained."""
+        steps = [row["values"].get("steps", 0) for _, row in rows_of_findings([self])]
+        return max(steps, default=0)
+
+    @property
+    def without_room(self) -> int:
+        """The seeds in which a help that is denied could not have been seen, if there are so many
+        that the verdict was certain whatever the first arm did; 0 otherwise.
+
+        A share lies between 0 and 1, so that minus a baseline b lies between -b and 1 - b. A
+        refuted prediction has no room where that is outside its bounds, and one that is confirmed
+        against the sentence where it is within.
+        """
+        prediction = self.prediction
+        is_against = prediction.role == "against"
+        if self.verdict != ("confirmed" if is_against else "refuted"):
+            return 0
+        if (
+            prediction.unit not in SHARE_UNITS
+            or not prediction.is_difference
+            or len(self.arms) != 2
+        ):
+            return 0
+        n = self.outcome.n
+        without = 0
+        for b in [*self.scores.values()][1][:n]:
+            least = -b
+            most = 1 - b
+            if is_against:
+                without += prediction.above <= least and most <= prediction.below
+            else:
+                without += most <= prediction.above or prediction.below <= least
+        return without if without > n - BARS.get(n, n) else 0
+
+
+def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
+    """The rows of findings, each with its finding."""
+    for finding in findings:
+        for of_arm in finding.rows.values():
+            for row in of_arm:
+                yield finding, row
+
+
+def judge_prediction(
+    claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
+) -> Finding:
+    """Judge one prediction at one length, by the seeds that all its arms have."""
+    prediction = claim.predictions[name]
+    metric = prediction.metric
+    worst = math.inf if metric == "val_loss" else prediction.worst
+    arms = claim.arms_of(prediction, steps)
+    rows_of = {arm: rows_with(metric, read_test(of, rows, seeds)[0]) for arm, of in arms.items()}
+    complete = min(map(len, rows_of.values()))
+    rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
+    scores = {
+        arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
+    }
+    values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
+    low = prediction.above  # it agrees if its value is above this
+    high = prediction.below
+    outcome = judge(values, low, high, prediction.always, len(seeds))
+    choices = {arm: of.choose(rows)[0] for arm, of in arms.items()}
+    at_edge = [arm for arm, choice in choices.items() if choice and choice.at_edge]
+    known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
+    return Finding(
+        name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, at_edge, known
+    )
+
+
+def rows_of_arm(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
+    """The rows of an arm, of pilots and tests, with any seed and learning rate."""
+    words = without_rate(arm.overrides)
+    found = []
+    for run, row in rows.items():
+        if without_rate(run.overrides) == words:
+            found.append(row)
+    return found

@@ -1,0 +1,236 @@
+"""How far a verdict reaches: the steps, rates and processors that its words must name.
+
+A verdict on trained losses or accuracies needs no more words only if it has two lengths, n and
+4 n steps, each arm at its own best rate for that length, and two processors, or two instruction
+sets of one. `verdict_words` says what it lacks, and `reach_line` on which models it stands.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnlab.claims.finding import Finding, rows_of_findings
+from attnlab.claims.judge import supports
+from attnlab.claims.judged_claim import JudgedClaim
+from attnlab.claims.trials import (
+    Row,
+    instruction_set_of,
+    is_measurement,
+    processor_of,
+    without_rate,
+)
+from attnlab.claims.work import arm_settings
+
+LONGER = 4  # a second length is so many times the first
+EXEMPT = {
+    "exact": "it is about equal numbers",
+    "leak": "it is about a leak",
+    "impossible": "it is about what can be at all",
+    "budget": "it names its steps itself",
+}
+STEPS_OF_ARM = ("trainer.max_steps=", "trainer.val_check_interval=")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a verdict lacks; empty where it lacks nothing."""
+
+    lengths: tuple[int, ...] = ()  # numbers of steps of what was tested at one length
+    rates: tuple[str, ...] = ()  # such as "at one rate"
+    processors: tuple[str, ...] = ()
+
+    def __add__(self, other: "Limits") -> "Limits":
+        return Limits(
+            tuple(sorted({*self.lengths, *other.lengths})),
+            tuple(dict.fromkeys([*self.rates, *other.rates])),
+            tuple(dict.fromkeys([*self.processors, *other.processors])),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many of the three are there."""
+        return bool(self.lengths) + bool(self.rates) + bool(self.processors)
+
+    def __str__(self) -> str:
+        words = []
+        if len(self.lengths) == 1:
+            words.append(f"at {self.lengths[0]:,} steps")
+        elif self.lengths:
+            each = ", ".join(f"{steps:,}" for steps in self.lengths)
+            words.append(f"at one length each ({each} steps)")
+        return ", ".join([*words, *self.rates, *self.processors])
+
+
+def verdict_words(judged: JudgedClaim) -> str:
+    """The verdict on a sentence, with its reach: "does not hold at 300 steps, at one rate"."""
+    return f"{judged.verdict} {limits_of(judged)}".strip()
+
+
+def limits_of(judged: JudgedClaim) -> Limits:
+    """What the verdict on a sentence lacks.
+
+    It reaches as far as the predictions that it needs: "holds" needs all of them, "does not hold"
+    one that says so, and "holds in part" one on each side. So of those, the one that reaches
+    farthest counts.
+    """
+    if judged.verdict == "undecided":
+        return Limits()
+    true: list[Limits] = []
+    false: list[Limits] = []
+    verdicts = judged.verdict_by_prediction()
+    for key, prediction in judged.claim.predictions.items():
+        if prediction.role in ("for", "against") and verdicts[key] != "open":
+            is_true = supports(prediction.role, verdicts[key])
+            (true if is_true else false).append(limits_of_prediction(judged, key))
+    if judged.verdict == "holds":
+        return sum(true, Limits())
+    needed = [min(side, key=lambda limits: limits.count) for side in (true, false) if side]
+    return sum(needed, Limits())
+
+
+def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
+    """What the verdict on a prediction lacks; nothing if it is exempt."""
+    if judged.claim.exempt or judged.claim.predictions[key].exempt:
+        return Limits()
+    own = [finding for finding in judged.findings if finding.of == key]
+    steps = {finding.trained_steps for finding in own if finding.trained_steps}
+    decided = [finding for finding in judged.deciding() if finding.is_decided]
+    lengths = {x.trained_steps for x in decided if same_question(x, own[0])} | steps
+    is_short = bool(steps) and max(lengths) < LONGER * min(lengths)
+    return Limits(
+        tuple(sorted(steps)) if is_short else (),
+        tuple(dict.fromkeys(filter(None, map(rate_lacks, own)))),
+        () if all(finding.name in judged.again for finding in own) else ("on one processor",),
+    )
+
+
+def same_question(a: Finding, b: Finding) -> bool:
+    """Whether two findings measure the same of the same arms, whatever their steps and bounds."""
+    if (a.prediction.metric, a.prediction.read) != (b.prediction.metric, b.prediction.read):
+        return False
+    return arms_without_steps(a) == arms_without_steps(b)
+
+
+def arms_without_steps(finding: Finding) -> list[tuple[str, ...]]:
+    """The overrides of its arms but those of steps and rates."""
+    found = []
+    for arm in finding.arms.values():
+        words = without_rate(arm.overrides)
+        found.append(tuple(word for word in words if not word.startswith(STEPS_OF_ARM)))
+    return found
+
+
+def rate_lacks(finding: Finding) -> str:
+    """In which way the rates of a finding are not the best of each arm; empty if they are, or if
+    nothing is trained."""
+    if not finding.trained_steps:
+        return ""
+    if not finding.prediction.rates:
+        return "at one rate"
+    return "at a rate at the end of its grid" if finding.at_edge else ""
+
+
+def reach_line(judged: JudgedClaim) -> str:
+    """On which models, lengths, rates, seeds and processors a verdict stands, in one line."""
+    findings = [x for x in judged.findings if x.prediction.role in ("for", "against") and x.values]
+    trained = [finding for finding in findings if finding.trained_steps]
+    parts = [*models_in_words(judged, trained), *training_in_words(trained)]
+    parts.append(amounts({finding.outcome.n for finding in findings}, "seed"))
+    parts.append(places_in_words(judged, findings))
+    return ", ".join(filter(None, parts))
+
+
+def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str]:
+    """Layers, channels, parameters, and how weights start."""
+    if not trained:
+        return ["no training"]
+    layers: set[int] = set()
+    channels: set[int] = set()
+    parameters: set[int] = set()
+    starts: set[str] = set()
+    for finding in trained:
+        for name, arm in finding.arms.items():
+            if is_measurement(arm.overrides):
+                continue
+            settings = arm_settings(without_rate(arm.overrides), judged.claim.folder.parent)
+            layers.add(settings["model.n_layer"])
+            channels.add(settings["model.n_embd"])
+            starts.add(settings["model.init"])
+            parameters.add(finding.rows[name][0]["values"]["parameters"])
+    return [
+        amounts(layers, "layer"),
+        amounts(channels, "channel"),
+        amounts(parameters, "parameter"),
+        f"start {' and '.join(sorted(starts))}",
+    ]
+
+
+def training_in_words(trained: Sequence[Finding]) -> list[str]:
+    """Steps, and how learning rates were chosen."""
+    if not trained:
+        return []
+    chosen = [bool(finding.prediction.rates) for finding in trained]
+    if all(chosen):
+        rates = "each arm at its best rate"
+    else:
+        rates = "some arms at their best rate" if any(chosen) else "one rate"
+    if any(finding.at_edge for finding in trained):
+        rates += " (some at the end of their grid)"
+    return [amounts({finding.trained_steps for finding in trained}, "step"), rates]
+
+
+def amounts(numbers: Iterable[int], unit: str) -> str:
+    """Numbers with their unit: "2 layers", "300 and 1,200 steps", "10 to 40 seeds"."""
+    known = [f"{number:,}" for number in sorted(set(numbers))]
+    if not known:
+        return ""
+    if known == ["1"]:
+        return f"1 {unit}"
+    several = " and ".join(known) if len(known) < 3 else f"{known[0]} to {known[-1]}"
+    return f"{several} {unit}s"
+
+
+def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
+    """The processors with their instruction sets; and those of the repetition."""
+    first = " and ".join(processors_of(row for _, row in rows_of_findings(findings)))
+    second = processors_of(row for _, row in rows_of_findings(judged.again.values()))
+    return f"{first}, again on {' and '.join(second)}" if second else first
+
+
+def processors_of(rows: Iterable[Row]) -> list[str]:
+    """The processors of rows, each with its instruction set."""
+    names = set()
+    for row in rows:
+        of_row = instruction_set_of(row) or "instruction set not recorded"
+        names.add(f"{processor_of(row) or 'an unknown machine'} ({of_row})")
+    return sorted(names)
+
+
+def risk_in_words(judged: JudgedClaim) -> str:
+    """How many of the predictions that decide were at risk: "1 of 3"."""
+    deciding = [x for x in judged.findings if x.prediction.role in ("for", "against")]
+    at_risk = [x for x in deciding if x.prediction.at_risk and judged.was_at_risk(x)]
+    return f"{len({x.of for x in at_risk})} of {len({x.of for x in deciding})}"
+
+
+def why_limited(judged: JudgedClaim) -> str:
+    """Why the words of a verdict are as they are, in a sentence for the table of all claims."""
+    if judged.claim.withdrawn:
+        return "withdrawn"
+    if judged.verdict != judged.verdict_of_predictions:
+        return f"rows of {' and '.join(judged.contradicted_by())} say otherwise"
+    doubts = {judged.doubt(finding) for finding in judged.findings} - {""}
+    exempt = {judged.claim.exempt, *(p.exempt for p in judged.claim.predictions.values())} - {""}
+    limits = limits_of(judged)
+    lacks = []
+    if limits.lengths:
+        lacks.append(f"a second length of {LONGER} times as many steps")
+    if limits.rates:
+        lacks.append("the best rate of each arm")
+    if limits.processors:
+        lacks.append("a second processor or instruction set")
+    reasons = [*sorted(doubts), *(f"exempt: {EXEMPT[kind]}" for kind in sorted(exempt))]
+    if judged.verdict == "undecided":
+        reasons.append("its seeds do not decide it")
+    if lacks:
+        reasons.append(f"it lacks {', '.join(lacks)}")
+    return "; ".join(reasons) or "nothing is lacking"

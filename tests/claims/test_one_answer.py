@@ -1,0 +1,79 @@
+"""One question has one answer: what a claim says, what the rows of others say of the same arms,
+and what pages print of both."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attnlab.claims.claim import Claim, find_claims
+from attnlab.claims.elsewhere import committed_rows
+from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
+from attnlab.claims.reach import limits_of, reach_line, verdict_words
+from attnlab.claims.rows import COMMITTED
+from scripts.fill_pages import PAGES
+from tests.conftest import ROOT
+
+EXPERIMENTS = ROOT / "experiments"
+CLAIMS = find_claims([str(file.parent) for file in sorted(EXPERIMENTS.glob("*/claim.yaml"))])
+COMMITTED_ROWS = committed_rows(EXPERIMENTS)
+
+
+def unlike(judged: JudgedClaim) -> list[str]:
+    """The predictions whose sign or verdict is another one by the rows of others, without a
+    sentence that says why: an entry of `differs`, or a withdrawal that names them."""
+    found = []
+    for finding in judged.findings:
+        for name, there in judged.elsewhere.get(finding.name, {}).items():
+            signs = {finding.outcome.median > 0, there.outcome.median > 0}
+            is_same = finding.verdict == "shown" or finding.verdict == there.verdict
+            is_said = name in judged.claim.differs or name in judged.claim.withdrawn
+            if not is_said and (len(signs) == 2 or not is_same):
+                found.append(f"{finding.name} by {name}")
+    return found
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
+def test_rows_of_the_same_arms_say_the_same_or_the_claim_says_why(claim: Claim) -> None:
+    judged = judge_files(claim, COMMITTED_ROWS)
+    assert unlike(judged) == []
+    assert set(claim.differs) <= {name for of in judged.elsewhere.values() for name in of}
+    if judged.verdict != "undecided":
+        assert not judged.contradicted_by()
+
+
+def test_rows_that_are_known_to_ask_the_same_are_found_and_a_planted_sign_is_seen() -> None:
+    claim = next(claim for claim in CLAIMS if claim.folder.name == "more_heads")
+    judged = judge_files(claim, COMMITTED_ROWS)
+    assert set(judged.elsewhere["wide"]) == {"unscaled"}  # eight heads of 16 and one of 128
+    rows = {run: dict(row) for run, row in COMMITTED_ROWS[claim.folder / COMMITTED].items()}
+    for run, row in rows.items():  # eight heads become as good as one is, and the reverse
+        if "model.n_head=8" in run.overrides:
+            row["values"] = row["values"] | {"val_loss": row["values"]["val_loss"] - 0.3}
+    planted = judge_claim(claim, rows, committed=COMMITTED_ROWS)
+    assert "wide by unscaled" in unlike(planted)
+    assert planted.doubt(next(x for x in planted.findings if x.of == "wide"))
+
+
+def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:
+    claim = Claim.read(EXPERIMENTS / "needs_positions" / "claim.yaml")
+    bare = judge_files(claim.model_copy(update={"withdrawn": ""}), COMMITTED_ROWS)
+    assert bare.verdict in ("undecided", "holds", "holds in part")
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
+def test_a_verdict_and_its_reach_are_the_same_wherever_they_are_printed(claim: Claim) -> None:
+    judged = judge_files(claim, COMMITTED_ROWS)
+    words, reach = verdict_words(judged), reach_line(judged)
+    name = claim.folder.name
+    page = (claim.folder / "README.md").read_text(encoding="utf-8")
+    table = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    of_table = re.findall(rf"^\| \[{name}\].*$", table, re.MULTILINE)
+    assert len(of_table) == 2 and all(words in line for line in of_table)
+    assert f"Verdict: {words}" in page and reach in page and reach in of_table[0]
+    marked = re.compile(rf"<!-- {name} -->\*\*(.*?)\*\*(.*?)<!-- / -->")
+    for file in PAGES:
+        for verdict, limits in marked.findall(Path(file).read_text(encoding="utf-8")):
+            assert verdict == judged.verdict
+            withdrawn = ", withdrawn" if claim.withdrawn else ""
+            assert limits.strip() == (withdrawn.strip() or str(limits_of(judged)))

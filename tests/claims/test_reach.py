@@ -1,0 +1,288 @@
+"""The words of a verdict say how far it reaches: length, rate, processor, room, other rows."""
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from attnlab.claims.claim import Claim
+from attnlab.claims.claim_page import came_out, power_in_words
+from attnlab.claims.finding import Finding
+from attnlab.claims.judge import chance_of_error, power
+from attnlab.claims.judged_claim import JudgedClaim, judge_claim
+from attnlab.claims.reach import reach_line, risk_in_words, verdict_words, why_limited
+from attnlab.claims.trials import Run
+
+RATES = [0.001, 0.003, 0.01]
+SEEDS = range(10)
+
+
+def row(words, seed, loss, steps=300, **more):
+    values = {"val_loss": loss, "steps": steps, "tokens": 768 * steps, "parameters": 106880}
+    return {"overrides": list(words), "seed": seed, "status": "finished", "commit": "",
+            "machine": "AMD EPYC, torch 2", "instruction_set": "AVX2",
+            "values": values | more}  # fmt: skip
+
+
+def claim_of(folder, *, predictions, **settings):
+    file = folder / "experiments" / "mine" / "claim.yaml"
+    arms = {"a": ["attn=unscaled"], "b": ["attn=sdpa"], "c": ["attn=flipped"]}
+    base = ["preset=micro", "probes=none"]
+    return Claim(says="A.", base=base, first_seed=0, arms=arms, predictions=predictions,
+                 file=file, **settings)  # fmt: skip
+
+
+def rows_of(claim, of_arm, best=0.003):
+    """Rows of every arm that a claim needs; `of_arm` is its loss. The best rate loses nothing."""
+    rows = {}
+    for prediction in claim.predictions.values():
+        for steps in prediction.lengths or (None,):
+            for name, arm in claim.arms_of(prediction, steps).items():
+                for rate in prediction.rates or (None,):
+                    loss = of_arm[name] + (0.0 if rate in (None, best) else 0.5)
+                    for seed in [*SEEDS, 1000, 1001, 1002]:
+                        run = arm.run(seed, rate)
+                        rows[run] = row(run.overrides, seed, loss, steps or 300)
+    return rows
+
+
+def prediction(**settings):
+    return {"says": "P.", "arms": ["a", "b"], "above": 0.0, "rates": RATES,
+            "lengths": [300, 1200]} | settings  # fmt: skip
+
+
+ONE_RATE = {"rates": ()}
+ONE_LENGTH = {"lengths": [300]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_claim", "again", "words"),
+    [
+        ({}, {}, True, "holds"),
+        (ONE_LENGTH, {}, True, "holds at 300 steps"),
+        (ONE_RATE, {}, True, "holds at one rate"),
+        ({}, {}, False, "holds on one processor"),
+        (ONE_LENGTH | ONE_RATE, {}, False, "holds at 300 steps, at one rate, on one processor"),
+        ({"lengths": [300, 600]}, {}, True, "holds at one length each (300, 600 steps)"),
+        (ONE_LENGTH | ONE_RATE | {"exempt": "leak"}, {}, False, "holds"),
+        (ONE_LENGTH | ONE_RATE, {"exempt": "budget"}, False, "holds"),
+        (ONE_LENGTH | {"role": "against"}, {}, True, "does not hold at 300 steps"),
+        ({}, {"withdrawn": "Why."}, False, "undecided"),
+    ],
+)
+def test_a_verdict_names_what_it_lacks(tmp_path, settings, of_claim, again, words):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**settings)}, **of_claim)
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    tests = {run: of_run for run, of_run in rows.items() if run.seed < 1000}
+    judged = judge_claim(claim, rows, again=tests if again else None)
+    assert verdict_words(judged) == words
+    lacking = {"steps": "second length", "rate": "best rate", "processor": "second processor"}
+    for word, reason in lacking.items():
+        assert (word in words) == (reason in why_limited(judged))
+
+
+def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
+    claim = claim_of(tmp_path, predictions={"p": prediction()})
+    arm = claim.arms_of(claim.predictions["p"], 300)["a"]
+    rows = {}
+    for steps in (300, 1200):
+        for name, of in claim.arms_of(claim.predictions["p"], steps).items():
+            for rate in (*RATES, 0.033, 0.11):  # the higher the better, and no higher one is tried
+                for seed in [*SEEDS, 1000, 1001, 1002]:
+                    run = of.run(seed, rate)
+                    rows[run] = row(run.overrides, seed, (name == "a") - rate, steps)
+    assert arm.choose(rows)[0].at_edge
+    judged = judge_claim(claim, rows, again=rows)
+    assert verdict_words(judged) == "holds at a rate at the end of its grid"
+    assert "end of their grid" in reach_line(judged)
+
+
+def test_a_sentence_reaches_as_far_as_the_predictions_that_it_needs(tmp_path):
+    far = prediction()
+    near = prediction(lengths=[300], arms=["c", "b"])
+    says = {}
+    for name, second in (("holds", {}), ("does not hold", {"above": 2.0})):
+        for role in ("for", "secondary"):
+            predictions = {"p": far, "q": near | second | {"role": role}}
+            claim = claim_of(tmp_path, predictions=predictions)
+            rows = rows_of(claim, {"a": 2.0, "b": 1.0, "c": 2.0})
+            says[name, role] = verdict_words(judge_claim(claim, rows, again=rows))
+    assert says["holds", "for"] == "holds at 300 steps"  # it needs both
+    assert says["holds", "secondary"] == "holds"
+    assert says["does not hold", "for"] == "holds in part at 300 steps"
+    far_and_near = {"p": far | {"above": 2.0}, "q": near | {"above": 2.0}}
+    claim = claim_of(tmp_path, predictions=far_and_near)
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0, "c": 2.0})
+    assert verdict_words(judge_claim(claim, rows, again=rows)) == "does not hold"  # one is enough
+
+
+def test_two_lengths_may_be_two_predictions(tmp_path):
+    first, second = prediction(lengths=[300]), prediction(lengths=[1200], above=0.1)
+    claim = claim_of(tmp_path, predictions={"p": first, "late": second})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    assert verdict_words(judge_claim(claim, rows, again=rows)) == "holds"
+    turned = second | {"arms": ["b", "a"], "above": -9.0, "below": 0.0}  # another question
+    other = claim_of(tmp_path, predictions={"p": first, "late": turned})
+    rows = rows_of(other, {"a": 2.0, "b": 1.0})
+    assert verdict_words(judge_claim(other, rows, again=rows)).endswith("(300, 1,200 steps)")
+
+
+def others_of(folder, loss_of_unscaled, *, rate="0.01", seeds=range(20, 30), settings=()):
+    """Rows of another claim, with the words of the same arms in another order."""
+    rows = {}
+    for name, loss in (("unscaled", loss_of_unscaled), ("sdpa", 1.0)):
+        words = (f"attn={name}", "preset=micro", "trainer.max_steps=300", *settings,
+                 "probes=none", f"optim.lr={rate}", f"optim.min_lr={rate}")  # fmt: skip
+        rows |= {Run(words, seed): row(words, seed, loss) for seed in seeds}
+    return {folder / "experiments" / "other" / "rows.jsonl": rows}
+
+
+@pytest.mark.parametrize(
+    ("there", "verdict"),
+    [
+        ({"loss_of_unscaled": 2.0}, "holds"),
+        ({"loss_of_unscaled": 0.5}, "undecided"),
+        ({"loss_of_unscaled": 0.5, "seeds": range(20, 29)}, "holds"),  # nine seeds decide nothing
+        ({"loss_of_unscaled": 0.5, "seeds": range(1000, 1010)}, "holds"),  # those of pilots
+        ({"loss_of_unscaled": 0.5, "settings": ["model.n_head=2"]}, "holds"),  # another model
+        ({"loss_of_unscaled": 0.5, "settings": ["data.batch_size=6"]}, "holds"),
+        ({"loss_of_unscaled": 0.5, "settings": ["trainer.max_steps=600"]}, "holds"),
+    ],
+)
+def test_rows_of_another_file_that_say_otherwise_make_it_undecided(tmp_path, there, verdict):
+    claim = claim_of(tmp_path, predictions={"p": prediction(lengths=[300])})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    judged = judge_claim(claim, rows, committed=others_of(tmp_path, **there))
+    assert judged.verdict == verdict
+    assert ("other" in came_out(judged)) == (verdict == "undecided")
+    assert ("other" in why_limited(judged)) == (verdict == "undecided")
+
+
+def test_what_is_open_here_and_decided_elsewhere_may_contradict_the_sentence(tmp_path):
+    """As needs_positions: false with one layer, open with two, where the ranking found it true."""
+    predictions = {"one": prediction(**ONE_LENGTH, above=2.0), "two": prediction(**ONE_LENGTH)}
+    claim = claim_of(tmp_path, predictions=predictions)
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    for run, of_run in rows.items():
+        if "attn=unscaled" in run.overrides and run.seed == 0:
+            of_run["values"]["val_loss"] = 0.0  # one of ten misses
+    alone = judge_claim(claim, rows)
+    assert alone.verdict == "does not hold"
+    committed = others_of(tmp_path, 2.0)
+    assert judge_claim(claim, rows, committed=committed).verdict == "undecided"
+
+
+def test_a_run_is_read_before_its_end_only_at_a_constant_rate(tmp_path):
+    claim = claim_of(tmp_path, predictions={"p": prediction(lengths=[300])})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    for last, verdict in (("0.01", "undecided"), ("0.001", "holds")):
+        there = {}
+        for name, loss in (("unscaled", 0.5), ("sdpa", 1.0)):
+            words = ("preset=micro", f"attn={name}", "trainer.max_steps=1200", "optim.lr=0.01",
+                     f"optim.min_lr={last}")  # fmt: skip
+            curve = {"every": 300, "accuracy": [], "losses": {"300": loss}}
+            for seed in SEEDS:
+                there[Run(words, seed)] = row(words, seed, 9.0, 1200, curve=curve)
+        committed = {tmp_path / "experiments" / "ranking" / "rows.jsonl": there}
+        assert judge_claim(claim, rows, committed=committed).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("bounds", "scores", "verdict"),  # of the first arm, and of the second
+    [
+        ({"above": 0.05}, (1.0, 1.0), "undecided"),  # a ceiling
+        ({"above": 0.05}, (0.5, 0.5), "does not hold"),  # there is room, and no help
+        ({"above": 0.05}, (0.96, 0.94), "does not hold"),
+        ({"below": 0.05, "role": "against"}, (1.0, 1.0), "undecided"),
+        ({"below": 0.05, "role": "against"}, (0.5, 0.5), "does not hold"),
+        ({"below": 0.05}, (1.0, 1.0), "holds"),  # no help is denied
+        ({"below": -0.05}, (0.0, 0.0), "undecided"),  # a floor
+    ],
+)
+def test_a_help_is_not_denied_where_there_is_no_room(tmp_path, bounds, scores, verdict):
+    settings = {"above": -9.0, "metric": "val_accuracy", "unit": "of the answers"} | bounds
+    if "above" in bounds:
+        settings["below"] = 9.0
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_RATE, **ONE_LENGTH) | settings})
+    rows = rows_of(claim, {"a": 0.0, "b": 0.0})
+    for run, of_run in rows.items():
+        is_first = "attn=unscaled" in run.overrides
+        of_run["values"]["val_accuracy"] = scores[0 if is_first else 1]
+    judged = judge_claim(claim, rows)
+    assert judged.verdict == verdict
+    assert ("no room" in came_out(judged)) == (verdict == "undecided")
+
+
+def test_the_power_of_the_rule_is_computed():
+    chances = [power(most, 0.9) for most in (10, 20, 40)]
+    assert chances == pytest.approx([0.349, 0.872, 0.996], abs=5e-4)
+    assert power(20, 0.85) == pytest.approx(0.66, abs=0.01)  # 17 of 20, as of recall_state
+    assert chance_of_error(40) == pytest.approx(1 / 214, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("made", "rate", "words", "at_risk"),
+    [
+        ("before", "0.0056", (), False),  # pilots of another claim, at a rate of their own
+        ("after", "0.0056", (), True),
+        ("before", "0.0056", ("model.n_head=2",), True),  # another model
+        ("before", "0.0056", ("trainer.max_steps=600",), True),
+    ],
+)
+def test_a_pilot_in_another_file_tells_the_outcome(tmp_path, made, rate, words, at_risk):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH, at_risk=True)})
+    claim.folder.mkdir(parents=True)
+
+    def commit():
+        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *who, "commit", "-qm", "x", "--allow-empty"], cwd=tmp_path,
+                       check=True)  # fmt: skip
+        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True,
+                              capture_output=True, text=True).stdout.strip()  # fmt: skip
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commits = {"before": commit()}
+    content = claim.model_dump(mode="json", exclude={"file"}, exclude_defaults=True)
+    claim.file.write_text(yaml.safe_dump(content))
+    commits["after"] = commit()
+    claim = Claim.read(claim.file)
+    committed = others_of(tmp_path, 2.0, rate=rate, seeds=range(1000, 1002), settings=words)
+    for of_file in committed.values():
+        for of_run in of_file.values():
+            of_run["commit"] = commits[made]
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    for of_run in rows.values():
+        of_run["commit"] = commits["after"]
+    committed[claim.folder / "rows.jsonl"] = rows
+    judged = judge_claim(claim, rows, committed=committed)
+    assert judged.was_at_risk(judged.findings[0]) is at_risk
+    assert risk_in_words(judged) == ("1 of 1" if at_risk else "0 of 1")
+    assert bool(judged.exploratory()) != at_risk
+
+
+def finding(yes, n, most=20) -> Finding:
+    arms = {"a": ["x=1"]}
+    claim = Claim(says="", base=[], first_seed=0, most_seeds=most, arms=arms,
+                  predictions={"p": {"says": "", "arms": ["a"], "above": 0.0}})  # fmt: skip
+    rows = {}
+    for seed in range(n):
+        rows[Run(("x=1",), seed)] = row(["x=1"], seed, 1.0 if seed < yes else -1.0)
+    (found,) = judge_claim(claim, rows).findings
+    return found
+
+
+def test_a_page_says_the_power_beside_what_is_decided():
+    assert power_in_words(finding(10, 10, most=10)) == "35 %"
+    assert power_in_words(finding(10, 10)) == "87 %"
+    assert power_in_words(finding(16, 20)) == "87 %"  # decided by ten
+    misses = replace(finding(9, 20), values=[])
+    assert power_in_words(misses) == ""  # open
+
+
+def test_what_was_at_risk_is_counted_by_predictions(tmp_path):
+    predictions = {"p": prediction(), "q": prediction(role="control")}
+    claim = claim_of(tmp_path, predictions=predictions)
+    judged = judge_claim(claim, rows_of(claim, {"a": 2.0, "b": 1.0}))
+    assert isinstance(judged, JudgedClaim) and risk_in_words(judged) == "0 of 1"
