@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.plotting.drawing import color_of, styled
-from scripts.fill_pages import ROOT, judged
+from scripts.fill_pages import ROOT, finding_of
 
 FILE = ROOT / "docs/img/three.svg"
 INK = "#768390"
@@ -26,12 +26,19 @@ STYLE = {
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
     ),
 }  # fmt: skip
-# The arms of the first panel: label, variant, arm.
-PRICE = "one_head_300"
-ARMS = (
-    ("no\nattention", "none", "none"),
-    ("without\n1/√D", "unscaled", "unscaled"),
-    ("with\n1/√D", "sdpa", "softmax"),
+# The curves of the first panel: prediction, arm, variant, dash, label, and where it stands.
+CURVES = (
+    ("curve_none", "curve: none", "none", "-", "no attention", (4800, 2.52)),
+    ("curve", "curve: unscaled", "unscaled", "-", "without 1/√D", (4800, 2.1)),
+    (
+        "curve_gpt2",
+        "curve: unscaled, GPT-2's start",
+        "unscaled",
+        "--",
+        "GPT-2's start",
+        (4800, 1.84),
+    ),
+    ("curve", "curve: softmax", "sdpa", "-", "with 1/√D", (2900, 1.67)),
 )
 
 
@@ -40,22 +47,21 @@ def ink(variant: str) -> str:
     return INK if variant in ("sdpa", "causal") else color_of(variant)
 
 
-def price(place: Axes) -> str:
-    """The loss of each seed, by arm."""
-    part = judged("unscaled")[2][PRICE]
-    for n, (_, variant, arm) in enumerate(ARMS):
-        losses = part.scores[arm]
-        across = n + np.linspace(-0.15, 0.15, len(losses))
-        place.plot(across, losses, "o", color=ink(variant), ms=3, alpha=0.6, mew=0)
-        place.plot([n - 0.25, n + 0.25], [np.median(losses)] * 2, color=ink(variant))
-    place.set_xticks(range(len(ARMS)), [label for label, _, _ in ARMS])
-    place.set(xlim=(-0.6, len(ARMS) - 0.4), ylabel="loss, nats")
-    return "Without the scale,\na wide head starts late"
+def late(place: Axes) -> str:
+    """Validation loss during training; without the scale, with both starts."""
+    for name, arm, variant, dash, label, where in CURVES:
+        rows = finding_of("unscaled", name).rows[arm]
+        losses = [row["values"]["curve"]["losses"] for row in rows]
+        curves = np.array([list(of_seed.values()) for of_seed in losses])
+        over_seeds(place, np.array(list(map(int, losses[0]))), curves, ink(variant), dash)
+        place.text(*where, label, color=ink(variant), ha="right")
+    place.set(xlabel="training step", ylabel="loss, nats")
+    return "Without the scale, a wide\nhead starts late"
 
 
 def by_position(place: Axes) -> str:
     """Validation loss at each position."""
-    part = judged("flipped_mask")[2]["last_position"]
+    part = finding_of("flipped_mask", "last_position")
     for arm, variant in (("causal", "sdpa"), ("flipped", "flipped")):
         curves = np.array([row["values"]["by position"] for row in part.rows[arm]])
         over_seeds(place, np.arange(curves.shape[1]), curves, ink(variant))
@@ -75,14 +81,15 @@ def over_seeds(
 
 def distance(place: Axes) -> str:
     """The largest difference between the patterns of two heads during training."""
-    parts = judged("identical_heads")[2]
     color = color_of("identical_heads")
     for name, arm, dash in (
         ("free_output", "free output", "--"),
         ("dropout", "tied, dropout", ":"),
         ("collapse", "tied output", "-"),
     ):
-        curves = np.array([row["values"]["by step"] for row in parts[name].rows[arm]])
+        curves = np.array(
+            [row["values"]["by step"] for row in finding_of("identical_heads", name).rows[arm]]
+        )
         over_seeds(place, curves[0, :, 0], curves[:, :, 1], color, dash)
     place.text(90, 0.8, "outputs\ndiffer", color=color, ha="right")
     place.text(190, 0.35, "dropout", color=color)
@@ -99,7 +106,7 @@ def draw() -> None:
     """Write the picture, whose content depends on the rows alone."""
     with styled(), matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.0, 2.6))
-        panels = (price, by_position, distance)
+        panels = (late, by_position, distance)
         for place, panel in zip(figure.subplots(1, 3), panels, strict=True):
             place.set_title(panel(place), fontsize=9, fontweight="bold", loc="left")
         figure.savefig(FILE, metadata={"Date": None, "Creator": None})
