@@ -701,7 +701,8 @@ def _for_rows(plan: StepPlan, rows: int) -> StepPlan:
 
 
 def _reads_another_row(tried: Subject, step: DecodingStep, wrong: Wrong) -> bool:
-    """Whether outputs of the wrong step depend on another row of the batch."""
+    """Whether outputs of the wrong step depend on another row of the batch. False also where this
+    is not looked at: with one row, turned or padded plans, or a step of chance."""
     plan = wrong.plan_up_to_it
     if tried.rows < 2 or plan.turned or plan.real is not None or wrong.is_unclear:
         return False

@@ -163,10 +163,10 @@ def _learned_token(slope: Tensor) -> int | None:
 
 
 def label_weights(logits: Tensor, slope: Tensor) -> Tensor | None:
-    """(B, T) by how much the label that the logits (B, T, V) learn counts in a loss, from its
-    slope by them (B, T, V); None if it is no plain cross entropy.
+    """(B, T) the weight w of each position in a cross entropy, from its slope by the logits
+    (B, T, V); None if it is no plain cross entropy.
 
-    The slope of a cross entropy is w (softmax(logits) - one_hot(label)), with the weight w.
+    The slope of a cross entropy is w (softmax(logits) - one_hot(label)).
     """
     slope = slope.double()
     probabilities = logits.detach().double().softmax(-1)

@@ -247,9 +247,10 @@ def _causal_beside_padding(tried: Subject, sides: tuple[str, ...]) -> list[str]:
             try:
                 _require_causal_in(replace(tried, held=True), state)
             except REFUSALS as error:
+                # It reads later tokens only beside padding.
                 if isinstance(error, CheckFailed) and not _fails_in(tried, mode):
                     raise
-                continue  # what it raises with padding is told already
+                continue  # an encoder; or what it raises with padding, which is told already
             states.append(str(state))
     return states
 
@@ -296,7 +297,7 @@ def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
     with tried.put(EVALUATION) as there:
         there = steady(there)
         ids = there.draw(1, real.shape[1])
-        difference = partial(_from_the_row_alone, there, call, ids, real)
+        difference = partial(_minus_the_row_alone, there, call, ids, real)
         try:
             off = difference()
             size = float(there(ids).std()) or 1.0
@@ -306,7 +307,7 @@ def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
         return 0.0 if change <= 1e-5 or is_rounding(there, difference) else change
 
 
-def _from_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
+def _minus_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
     """Outputs at the tokens of a padded row (1, T), minus those of its tokens alone."""
     padded = replace(tried, rows=1, call=_with_mask(call, real), exact=False)
     alone = replace(tried, rows=1, exact=False)
@@ -404,10 +405,10 @@ def _documents(
     crosses = document[:, None] < last  # (T, T): from the input j to the output t
     crosses &= torch.maximum(at[:, None], at) >= tried.prefix  # whose inputs may see each other
 
-    def outputs(ids: Tensor, of: Tensor) -> Tensor:
+    def outputs(ids: Tensor, document: Tensor) -> Tensor:
         if call is None:
             return tried(ids)
-        return replace(tried, call=partial(_numbered, call, of))(ids)
+        return replace(tried, call=partial(_numbered, call, document))(ids)
 
     one = torch.eye(T, dtype=torch.bool).view(T, T, *[1] * (x.ndim - 1))
     whole = outputs(x[None], document)
@@ -465,5 +466,6 @@ def _require_own_documents(
             )
 
 
-def _numbered(call: Numbered, of: Tensor, model: Model, x: Tensor) -> object:
-    return call(model, x, of.expand(len(x), -1).to(x.device))
+def _numbered(call: Numbered, document: Tensor, model: Model, x: Tensor) -> object:
+    """Call a model with the number of the document (T,) of each token."""
+    return call(model, x, document.expand(len(x), -1).to(x.device))

@@ -145,12 +145,13 @@ class Claim(Declared, frozen=True):
 
     def arms_of(self, prediction: Prediction, steps: int | None) -> dict[str, Arm]:
         """The arms of a prediction by name, at one of its lengths; None: as the base says."""
-        steps_set = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+        steps_set: tuple[str, ...] = ()
+        if steps:
+            steps_set = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
         arms = {}
         for name, (own, rates) in sided(prediction, self.arms).items():
-            words = own if is_measurement(own) else (*self.base, *own)
-            if steps and not is_measurement(own):
-                words += steps_set
+            # A measurement only calls a function of its seed: nothing is trained.
+            words = own if is_measurement(own) else (*self.base, *own, *steps_set)
             arms[name] = Arm(words, rates)
         return arms
 

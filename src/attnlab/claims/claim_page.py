@@ -231,6 +231,7 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
         if role in ("for", "against") and verdict != "open":
             (true if supports(role, verdict) else false).append(finding)
     experiments = judged.claim.folder.parent
+    # Never empty: a sentence that holds in part has one of each.
     pairs = [(settings_apart(a, b, experiments), a, b) for a, b in product(true, false)]
     apart, a, b = min(pairs, key=lambda pair: len(pair[0]))
     said = f"`{a.name}` (true) and `{b.name}` (false) differ in {', '.join(sorted(apart))}"
@@ -375,10 +376,12 @@ def prediction_table(judged: JudgedClaim) -> str:
     return f"{table}\n\n{ABOUT_RISK}" if is_risky else table
 
 
-def second_set_in_words(finding: Finding, then: Finding) -> str:
-    """The verdict with another instruction set, and by how much the value of a seed differs."""
-    apart = difference_of_sets(finding, then)
-    return f"{then.verdict}, {then.outcome.yes} of {then.outcome.n}; differs by {apart:.2g}"
+def second_set_in_words(finding: Finding, repeated: Finding) -> str:
+    """The verdict with another instruction set, and by how much the value of a seed differs at
+    most."""
+    apart = difference_of_sets(finding, repeated)
+    agree = f"{repeated.outcome.yes} of {repeated.outcome.n}"
+    return f"{repeated.verdict}, {agree}; differs by {apart:.2g}"
 
 
 def power_in_words(finding: Finding) -> str:

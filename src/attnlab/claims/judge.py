@@ -54,7 +54,8 @@ class Outcome:
 def judge(
     values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
 ) -> Outcome:
-    """Judge a prediction by one value a seed, in order; `most` seeds may be used."""
+    """Judge a prediction by one value a seed, in order; `most` seeds may be used. `always` is that
+    of `answer_with`."""
     answers = [answer_with(value, low, high, always) for value in values]
     verdict: Verdict = "open"
     n = 0
@@ -66,7 +67,7 @@ def judge(
     elif not always and most >= FEWEST_JUDGED:
         last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
         verdict, n, undecided = verdict_of(answers, last_look)
-    n = n or len(answers)
+    n = n or len(answers)  # with `always`, or with fewer than ten seeds: all
     numbers = [value for value in values[:n] if not math.isnan(value)]
     interval = median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
     yes = answers[:n].count("yes")

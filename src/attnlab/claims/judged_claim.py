@@ -107,6 +107,7 @@ class JudgedClaim:
         if why := undeclared(self.claim.file, made, declaration_of):
             return why
         for finding in self.findings:
+            # None where git does not show it: then the mark cannot be checked.
             if finding.prediction.at_risk and self.was_at_risk(finding) is False:
                 return (
                     f"Exploratory: {finding.of} is not at risk; all its arms had runs before it."
@@ -184,7 +185,8 @@ def with_known(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding
 def findings_again(
     claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]
 ) -> list[Finding]:
-    """What decides, by rows of another instruction set, at the rates that `rows` choose."""
+    """The findings of the predictions that decide, by the tests of another instruction set in
+    `again`, at the rates that the pilots in `rows` choose."""
     together = with_tests(rows, again)
     found = []
     for name, prediction in claim.predictions.items():
@@ -217,10 +219,11 @@ def missing_runs(
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The runs of what decides that were not repeated with another instruction set."""
     together = with_tests(rows, again)
-    missing: dict[Run, None] = {}
+    missing: dict[Run, None] = {}  # in order, each once
     for finding in findings_again(claim, rows, again):
         for arm in finding.arms.values():
-            missing |= dict.fromkeys(read_test(arm, together, next_seeds(finding))[1])
+            _, wanted = read_test(arm, together, next_seeds(finding))
+            missing |= dict.fromkeys(wanted)
     return [run for run in missing if not is_pilot(run)]  # a lost pilot is not repeated
 
 
@@ -240,14 +243,15 @@ def next_seeds(finding: Finding) -> Sequence[int]:
 def open_claim(
     claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
 ) -> Work:
-    """What `attnlab reproduce` does for a claim. With `fresh`, committed rows choose the learning
-    rates, and the test is run again."""
+    """What `attnlab reproduce` does for a claim: its test or, with `pilots`, the pilots; `long`
+    also runs what the claim marks so. With `fresh`, committed rows choose the learning rates, and
+    the test is run again."""
     outputs = outputs.resolve() / claim.folder.name
     committed = claim.folder / COMMITTED
     rows, commit = open_rows(committed, outputs / "rows.jsonl")
     if fresh:
         rows = Rows(outputs / "fresh.jsonl")
-        rows |= with_tests(Rows(committed), {})
+        rows |= with_tests(Rows(committed), {})  # their pilots, which are not written again
     return Work(
         folder=claim.folder,
         outputs=outputs,

@@ -401,7 +401,8 @@ def find_ranking() -> Protocol:
 def open_ranking(
     protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool, quick: bool
 ) -> Work:
-    """What `attnlab rank` does for some variants."""
+    """What `attnlab rank` does for some variants: all cells or, with `quick`, those of some tasks
+    and the shorter length. The rows of a variant of the user, `own`, are kept apart."""
     outputs = own_directory(protocol, names, outputs, own=own)
     rows, commit = open_rows(protocol.folder / COMMITTED, outputs / COMMITTED, apart=own)
     missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)

@@ -51,6 +51,7 @@ class Limits:
         return bool(self.lengths) + bool(self.rates) + bool(self.processors)
 
     def __str__(self) -> str:
+        """Such as "at 300 steps, at one rate"; several lengths are of different predictions."""
         words = []
         if len(self.lengths) == 1:
             words.append(f"at {self.lengths[0]:,} steps")

@@ -58,8 +58,8 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
 
 
 def shares_of(comparisons: Sequence[Comparison]) -> dict[str, Share]:
-    """Label -> share, of each setting that was compared with unchanged softmax attention, where
-    attn=none was trained with the same settings and seeds."""
+    """Label -> share, of each setting that was compared with the same unchanged softmax attention
+    as attn=none; undefined, with a reason, where there is no number."""
     found: dict[str, Share] = {}
     for none in comparisons:
         sdpa = none.baseline

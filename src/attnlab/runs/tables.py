@@ -73,11 +73,13 @@ def comparison_table(
             row[key] = mean_or_texts(c.runs, key)
         rows.append(row)
     table = pd.DataFrame(rows)
+    # A share without a number is shown as "-"; other columns without values are left out.
     return table[[name for name in table if name == "keeps" or table[name].notna().any()]]
 
 
 def seeds_that_agree(c: Comparison) -> str | None:
-    """How many seeds are on the side of the median, as in "3 of 3 worse"; None without pairs."""
+    """How many seeds are on the side of the median, as in "3 of 3 worse"; None without
+    pairs, or where a model reads the future."""
     if c.pairs.empty or c.reads_ahead:
         return None
     side, seeds = c.agreement
@@ -123,7 +125,8 @@ def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
-    """The mean of a column over the seeds, or its different texts."""
+    """The mean of a column over the seeds that did not diverge; its different texts, if it has no
+    number."""
     values = known_column(runs, key)
     numbers = numbers_of(runs, key)
     if len(numbers) or pd.api.types.is_numeric_dtype(values):

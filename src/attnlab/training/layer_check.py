@@ -166,7 +166,7 @@ def _require_the_same_again(tried: Subject) -> None:
 
 
 def _check_mask(layer: nn.Module, x: Tensor) -> None:
-    """BadInput if the layer has a mask that is none."""
+    """BadInput if the layer's mask is not bool, or leaves a query without keys."""
     if not isinstance(layer, HasMask):
         return
     T = x.shape[1]

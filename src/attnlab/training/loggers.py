@@ -2,7 +2,7 @@
 
 import csv
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -60,9 +60,9 @@ def log_settings(loggers: list[Logger], told: Settings) -> None:
         if isinstance(logger, TensorBoardLogger):
             from torch.utils.tensorboard.summary import hparams
 
-            # Only the settings of this run. Where a run also says which columns there are, as
-            # `add_hparams` does, TensorBoard takes the columns of one run for all runs. Otherwise
-            # it has those of all runs, and first the settings that differ.
+            # Only the settings, and not which columns there are, as `add_hparams` would say:
+            # TensorBoard would then show the columns of one run for all. So it shows those of all
+            # runs, and first the settings that differ.
             _, start, _ = hparams(told, {})
             logger.experiment.file_writer.add_summary(start)
             losses = ["Multiline", [*SHOWN_FIRST.values()]]
@@ -101,26 +101,26 @@ def keep_rows(logger: CSVLogger, step: int) -> None:
 
 
 def mark_restart(logger: TensorBoardLogger, step: int) -> None:
-    """Tell TensorBoard to leave out what the files before have after `step`; these are the events
-    that PyTorch's SummaryWriter writes for its argument `purge_step`."""
+    """Tell TensorBoard to leave out what earlier files say of steps after `step`; these are the
+    events that PyTorch's SummaryWriter writes for its argument `purge_step`."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-    if not date_before_now(Path(logger.log_dir)):
+    earlier = sorted(Path(logger.log_dir).glob(f"{EVENTS}*"))
+    if not earlier:
         return
+    date_before_now(earlier)
     writer = logger.experiment.file_writer
     start = SessionLog(status=SessionLog.START)
     writer.add_event(Event(step=step + 1, file_version="brain.Event:2"))
     writer.add_event(Event(step=step + 1, session_log=start))
 
 
-def date_before_now(folder: Path) -> bool:
-    """Whether there are event files; those with a later date are renamed. TensorBoard reads them
-    in the order of their names, which begin with the time, and never goes back: after a clock that
-    was ahead, it would not see what a run that resumes logs."""
+def date_before_now(files: Sequence[Path]) -> None:
+    """Rename event files that have a later date. TensorBoard reads them in the order of their
+    names, which begin with the time, and never goes back: after a clock that was ahead, it would
+    not see what a run that resumes logs."""
     now = int(time.time())
-    files = sorted(folder.glob(f"{EVENTS}*"))
     later = [file for file in files if int(file.name.split(".")[3]) >= now]
     for seconds, file in enumerate(later, start=now - len(later)):
         rest = file.name.removeprefix(EVENTS).partition(".")[2]  # host and process
         file.rename(file.with_name(f"{EVENTS}{seconds:010}.{rest}"))
-    return bool(files)

@@ -86,7 +86,8 @@ class Workers:
                     self._all.remove(worker)
                 else:
                     self._idle.append(worker)
-                is_lost = isinstance(error, BrokenProcessPool | SystemExit)  # by a signal
+                # A run that a signal ends raises SystemExit; its process lives on.
+                is_lost = isinstance(error, BrokenProcessPool | SystemExit)
                 yield call, died(error) if is_lost else future
 
     def _submit(
