@@ -30,6 +30,7 @@ ASSERTED = [
     Row("padding of one row, asserted", lambda: Served("padding of one row"), "in 1 row",
         "padding_ignored"),
     Row("labels, asserted", labels("mean of all"), "labels of -100", "labels_ignored"),
+    Row("labels of a right loss, asserted", labels(""), "", "labels_ignored"),
 ]  # fmt: skip
 ROWS = {row.name: row for row in (*EXAMINED, *KERNELS, *ASSERTED)}
 SLOW = {

@@ -58,11 +58,11 @@ GOOD, BAD = [-1.0] * 10, [1.0] * 10
     ("first", "second", "verdict", "sentence"),
     [
         (GOOD, None, "holds", "One processor."),
-        (GOOD, GOOD, "holds", "Same on AVX2 and SSE4.2."),
+        (GOOD, GOOD, "holds", "Same on two instruction sets"),
         (GOOD, GOOD[:9] + BAD[:1], "undecided", "Not the same"),
         (GOOD[:9] + BAD[:1], GOOD, "undecided", "Not the same"),
         (GOOD, BAD, "undecided", "Not the same"),
-        (BAD, BAD, "does not hold", "Same on AVX2 and SSE4.2."),
+        (BAD, BAD, "does not hold", "Same on two instruction sets"),
         (GOOD, GOOD[:4], "holds", "One processor."),  # not complete
     ],
 )

@@ -168,14 +168,14 @@ def test_a_run_without_a_result_has_blanks_and_the_csv_its_whole_reason(tmp_path
     assert "end" not in done.out and pd.read_csv(tmp_path / "f.csv").reason[1].endswith("end")
 
 
-def test_tensorboard_shows_losses_first_ten_measures_and_the_settings(place: Path) -> None:
+def test_tensorboard_shows_losses_first_eleven_measures_and_the_settings(place: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     log = EventAccumulator(str(place / "run")).Reload()
     tags = sorted(log.Tags()["scalars"])
     assert tags[:2] == ["Loss/train", "Loss/validation"]
-    assert sum(tag.startswith("attn/") for tag in tags) == 10
+    assert sum(tag.startswith("attn/") for tag in tags) == 11
     content = log.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     given = HParamsPluginData.FromString(content).session_start_info.hparams
     assert (given["attn"].string_value, given["lr"].number_value) == ("sdpa", 1e-3)

@@ -489,7 +489,7 @@ REPORTED = [
         ("base by length, cached", NTK, "the first step, whose cache is empty, is wrong", CACHE),
         ("fixed base, cached", FIXED, "", CACHE)),
     *rows("oxiglade/mlx-rs#357", "cache_equal",
-        ("one head rotated in steps of one", cached(Rotary, "one head"), "first cached", CACHE)),
+        ("one head rotated in steps of one", cached(Rotary, "one head"), "steps of one", CACHE)),
     *rows("ml-explore/mlx-lm#1486", "cache_equal",
         ("state, no drafts", HYBRID, "", CACHE),
         ("state after rejected drafts", HYBRID, "first cached", {"step": drafting(False)}),
