@@ -1,6 +1,7 @@
 """The command line: every verb works, bad input is one sentence, and help fits one screen."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,8 @@ def test_help_of_train_lists_the_groups_of_settings_anywhere(
         choices = sorted(file.stem for file in group.glob("*.yaml"))
         if group.is_dir() and choices:  # those of Hydra's own have folders
             assert f"{group.name}: {', '.join(choices)}" in done.out.splitlines()
+    logging.getLogger("a library").warning("said where there is no sweep")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_train_is_train_py(tmp_path: Path, text_file: Path) -> None:
