@@ -25,7 +25,7 @@ def row_of(loss, **values):
 def filled(arm, loss):
     """Run what a choice needs until it is made: the choice, its rows, and the rounds."""
     rows, rounds = {}, 0
-    while missing := arm.choose(rows)[1]:
+    while missing := arm.choose(rows).missing:
         assert {run.seed for run in missing} <= {1000, 1001, 1002}
         assert not set(missing) & set(rows) and len(set(missing)) == len(missing)
         for run in missing:
@@ -33,7 +33,7 @@ def filled(arm, loss):
             assert floor == pytest.approx(rate / 10)
             rows[run] = row_of(loss(rate, run.seed))
         rounds += 1
-    return arm.choose(rows)[0], rows, rounds
+    return arm.choose(rows), rows, rounds
 
 
 @pytest.mark.parametrize(
