@@ -18,6 +18,25 @@ def test_a_run_and_its_checkpoint_are_examined(tmp_path: Path, train: Callable[.
 
 
 @pytest.mark.parametrize(
+    ("name", "option", "code"),
+    [
+        ("peek_one", "", 1),
+        ("peek_one", "--accept causal", 0),
+        ("bidirectional", "--encoder", 0),
+        ("finite_fill", "", 0),
+        ("finite_fill", "--strict", 1),
+        ("sdpa", "--strict --block-size 8 --rows 2 --prefix 0 --vocab-size 5", 0),
+    ],
+)
+def test_what_is_meant_is_an_option(
+    tmp_path: Path, train: Callable[..., Any], name: str, option: str, code: int
+) -> None:
+    train(f"attn={name}")
+    done = attnlab("checkup", *option.split(), str(tmp_path / "run"))
+    assert done.code == code, done
+
+
+@pytest.mark.parametrize(
     ("target", "words"),
     [
         ("nowhere", "nowhere"),

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attncheck.command import parser
 from attnlab.claims.work import composed
-from attnlab.commands.cli import app
+from attnlab.commands.cli import app, checkup_parser
 from scripts.fill_pages import CELL, TABLE, filled
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +129,8 @@ def works(command: str) -> None:
     elif words[0] == "attnlab" and words[1] not in ("train", "--help"):
         verbs = vars(typer.main.get_command(app))["commands"]
         assert words[1] in verbs, f"no verb {words[1]}"
+        if words[1] == "checkup":  # which hands its words on
+            checkup_parser().parse_args(words[2:])
         verbs[words[1]].make_context(words[1], words[2:])
     elif words[0] == "attncheck":
         parser().parse_args(words[1:])
@@ -153,6 +155,7 @@ def test_a_printed_command_works(command: str) -> None:
         ("python train.py modle.n_head=1", "modle"),
         ("attnlab compare outputs --bst lr", "--bst"),
         ("attnlab plot outputs", "plot"),
+        ("attnlab checkup outputs --encodr", "--encodr"),
         ("make slides", "slides"),
     ],
 )

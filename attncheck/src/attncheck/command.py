@@ -7,22 +7,20 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-
-from typing_extensions import Unpack
 
 import attncheck
 
 from .outcomes import CannotCheck
 from .runner import OWN_ERROR, Report, checkup
-from .subject import Sizes
 
 SCHEMA = 1  # the version of what --json prints; a key that is added does not change it
 CANNOT_CHECK = 2  # the exit code, as of a wrong option
 DESCRIPTION = """\
-Check a language model: does it read ahead, mix rows, or decode other outputs with its cache?
+Check a language model: does it read ahead, mix rows, or decode other outputs
+with its cache?
 """
 EXIT_CODES = """\
 exit codes:
@@ -40,17 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.path.append(str(Path.cwd()))  # the user's own modules; last, so that they hide no others
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
-            report = examine(
-                load(given.model),
-                given.model,
-                vocab_size=given.vocab_size,
-                block_size=given.block_size,
-                rows=given.rows,
-                prefix=given.prefix,
-                causal=not given.encoder,
-                accept=given.accept,
-                strict=given.strict,
-            )
+            report = examine(load(given.model), given.model, given)
     except CannotCheck as error:
         if given.json:
             print(_as_json({"exit_code": CANNOT_CHECK, "error": str(error)}))
@@ -61,12 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """The arguments of the command."""
     made = argparse.ArgumentParser(
         "attncheck",
         description=DESCRIPTION,
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[options()],
     )
     made.add_argument(
         "model",
@@ -74,6 +63,14 @@ def parser() -> argparse.ArgumentParser:
         help="file.py:NAME or module:NAME; NAME is a model, or a function or class without "
         "arguments that makes one",
     )
+    made.add_argument("--version", action="version", version=attncheck.__version__)
+    return made
+
+
+def options() -> argparse.ArgumentParser:
+    """The options of every command that examines a model, for the `parents` of its parser; what
+    they say is read by `examine`."""
+    made = argparse.ArgumentParser(add_help=False)
     made.add_argument("--vocab-size", type=int, help="ids are below it; else the model's")
     made.add_argument("--block-size", type=int, help="the longest text; else the model's")
     made.add_argument("--rows", type=int, help="most texts in one call; else up to 32")
@@ -88,7 +85,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--strict", action="store_true", help="a suspicion ends with 1, too")
     made.add_argument("--json", action="store_true", help="print JSON instead")
-    made.add_argument("--version", action="version", version=attncheck.__version__)
     return made
 
 
@@ -98,22 +94,28 @@ def _as_json(content: Mapping[str, object]) -> str:
     return json.dumps({**head, **content}, indent=2)
 
 
-def examine(
-    model: Callable[..., object],
-    name: str,
-    *,
-    accept: Collection[str] = (),
-    strict: bool = False,
-    **sizes: Unpack[Sizes],
-) -> Report:
+def examine(model: Callable[..., object], name: str, given: argparse.Namespace) -> Report:
     """`checkup` as a command needs it: a traceback shows where the user's code has failed, and an
     error of the checkup itself ends the process with its own exit code.
+
+    Args:
+        given: what was read by a parser that has `options`.
 
     Raises:
         CannotCheck: the model cannot be called, in a sentence that begins with its name.
     """
     try:
-        return checkup(model, name=name, accept=accept, strict=strict, **sizes)
+        return checkup(
+            model,
+            name=name,
+            vocab_size=given.vocab_size,
+            block_size=given.block_size,
+            rows=given.rows,
+            prefix=given.prefix,
+            causal=not given.encoder,
+            accept=given.accept,
+            strict=given.strict,
+        )
     except CannotCheck as error:
         _show_own_traceback(error.__cause__)
         raise CannotCheck(f"{name}: {error}") from error
