@@ -83,10 +83,18 @@ def test_a_size_may_have_rates_of_its_own():
     assert arms["x, C 128"].overrides == ("preset=micro", "attn=unscaled", "model.n_embd=128")
 
 
+@pytest.mark.parametrize(("settings", "seeds"), [({}, 3), ({"rate_seeds": 1}, 1)])
+def test_as_many_pilots_choose_a_rate_as_declared(settings, seeds):
+    claim = claim_of(rates=[0.001, 0.003], **settings)
+    for arm in claim.arms_of(claim.predictions["slope"], None).values():
+        assert len(arm.choose({})[1]) == seeds * len(arm.rates)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"arms": ["x"]},
+        {"rate_seeds": 0},
         {"arms": ["x", "y", "z"]},
         {"contrast": "difference"},
         {"weights": [1, -1]},

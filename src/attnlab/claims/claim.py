@@ -19,7 +19,7 @@ from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
-# Seeds of runs before the declaration; the first three choose rates.
+# Seeds of runs before the declaration; the first ones, by default three, choose rates.
 PILOTS = range(FIRST_PILOT, FIRST_PILOT + 5)
 CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
@@ -62,6 +62,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
     rates: tuple[float, ...] = ()  # ascending, a factor of sqrt(10) apart at most
+    rate_seeds: int = Field(default=3, ge=1, le=len(PILOTS))  # pilots that choose among them
     lengths: tuple[int, ...] = ()  # numbers of steps, such as n and 4 n; it must hold at each
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide
@@ -161,7 +162,7 @@ class Claim(Declared, frozen=True):
         for name, (own, rates) in sided(prediction, self.arms).items():
             # A measurement only calls a function of its seed: nothing is trained.
             words = own if is_measurement(own) else (*self.base, *own, *steps_set)
-            arms[name] = Arm(words, rates)
+            arms[name] = Arm(words, rates, PILOTS[: prediction.rate_seeds])
         return arms
 
 
