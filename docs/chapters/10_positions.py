@@ -234,7 +234,7 @@ table(
 # %% [markdown]
 # **Explain.** One seed and one rate are no verdict (chapter 9), but the order of the ends is safe: without
 # positions, the model must count by the mask. On a text, where the last few characters matter most, the gap is
-# smaller: see the claim [needs_positions](../../experiments/needs_positions/README.md).
+# small after 300 steps and grows: see the claim [needs_positions](../../experiments/needs_positions/README.md).
 #
 # ## Longer texts
 #
