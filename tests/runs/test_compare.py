@@ -120,7 +120,7 @@ def test_one_seed_counts_once(tmp_path: Path, way: str, place: str) -> None:
     frame = read_runs(tmp_path)
     base, other = compare(frame)
     assert len(frame) == 12 and len(base.runs) == len(other.runs) == len(other.pairs) == 3
-    assert other.interval[0] == pytest.approx(0.11) and len(other.group.repeats) == 3
+    assert other.interval.median == pytest.approx(0.11) and len(other.group.repeats) == 3
     table = comparison_table([base, other]).set_index("run")
     assert table.n.tolist() == [3, 3] and table.seeds[other.label] == "3 of 3 worse"
     (said,) = [x for x in all_sentences([base, other]) if "repeat" in x]

@@ -109,12 +109,13 @@ class Caller:
     vocab_size: int
 
     def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """The output (B, T, C) for x (B, T, C)."""
         y: Tensor = layer.forward(x, *self.memo(layer, x))
         return y
 
     def memo(self, layer: nn.Module, x: Tensor) -> tuple[()] | tuple[Memo]:
-        """What the layer gets beside x: nothing, or what the layers before it have filled from
-        x."""
+        """The arguments of the layer after x: none, or the memo that the layers before it have
+        filled from x."""
         if not uses_memo(layer):
             return ()
         memo: Memo = {"ids": symbols_from(x, self.vocab_size)}
@@ -208,6 +209,8 @@ def _require_nothing_later(tried: Subject) -> None:
 
 
 def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
+    """BadInput that names the first pair of positions, if there is one: an output, and the input
+    that it must not depend on."""
     if not pairs:
         return
     i, j = pairs[0]
@@ -330,8 +333,8 @@ def _one_line(message: object) -> str:
 
 
 def layer_name(layer: object) -> str:
-    """The class of a layer; for SelfAttention with a part of the user, also its kernel."""
+    """The class of a layer; of SelfAttention itself also its kernel, which may be the user's."""
     name = type(layer).__name__
-    if isinstance(layer, SelfAttention) and type(layer) is SelfAttention:
+    if type(layer) is SelfAttention:
         name += f" with {function_name(layer.kernel)}"
     return name

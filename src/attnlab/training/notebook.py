@@ -21,12 +21,8 @@ def with_progress(config: RunConfig) -> RunConfig:
     wanted = config.settings.trainer.plain().get("enable_progress_bar", True)
     if "ipykernel" not in sys.modules or not wanted:
         return config
-    return replace(config, callbacks=[*config.callbacks, partial(progress_bar)])
-
-
-def progress_bar() -> L.Callback:
-    """The bar of one run."""
-    return NotebookProgress()
+    make_bar: partial[L.Callback] = partial(NotebookProgress)
+    return replace(config, callbacks=[*config.callbacks, make_bar])
 
 
 class NotebookProgress(L.Callback):
