@@ -159,6 +159,7 @@ def _require_the_same_again(tried: Subject) -> None:
         raise tried.failed(
             "outputs depend on the number of earlier calls", "let nothing stay from call to call"
         )
+    # In training mode, a layer may have noise of its own.
     if not tried.state.training:
         require_same_twice(tried, x)
 
