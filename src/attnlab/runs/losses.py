@@ -41,7 +41,7 @@ def read_losses(file: Path) -> pd.DataFrame:
         table = pd.read_csv(file, dtype=str, keep_default_na=False, skipinitialspace=True)
     except ValueError as error:  # empty, not in UTF-8, or rows of other lengths
         raise BadInput(f"{file} is no CSV file: {error}") from error
-    table.index = pd.RangeIndex(2, len(table) + 2, name="line")
+    table.index = pd.RangeIndex(2, len(table) + 2, name="line")  # the first one has the names
     return table
 
 

@@ -177,9 +177,9 @@ def _check_mask(layer: nn.Module, x: Tensor) -> None:
         raise BadInput(
             f"the mask of {layer_name(layer)} is {mask.dtype}; return bool, True = may attend"
         )
-    queries = mask.reshape(-1, T, T).any(0).any(-1)
-    if not queries.all():
-        query = int((~queries).nonzero()[0])
+    has_keys = mask.reshape(-1, T, T).any(0).any(-1)  # (T,): each query, in some head
+    if not has_keys.all():
+        query = has_keys.tolist().index(False)
         raise BadInput(
             f"the mask of {layer_name(layer)} leaves query {query} of {T} without keys; let every "
             "query attend to one"
@@ -199,6 +199,8 @@ def _allowed(tried: Subject, T: int) -> Tensor:
 
 def _require_nothing_later(tried: Subject) -> None:
     """CheckFailed or BadInput if an output depends on later inputs."""
+    # In a short text, each input alone; in a whole one, which would take too many calls, all
+    # inputs from a position on.
     T = min(tried.length, LENGTH)
     allowed = _allowed(tried, T)
     reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
@@ -226,11 +228,11 @@ def _beyond(tried: Subject, allowed: Tensor) -> list[list[int]]:
     """allowed (T, T), T the whole length: an output and the first of the last inputs that change
     it, though it may depend on none of them."""
     (x,) = tried.draw(1, tried.length)
-    cuts = causal.cuts_of(len(x))
+    cuts = causal.cuts_of(len(x))  # N positions, from each of which on the inputs are changed
     changed, later = causal.with_other_suffixes(tried, x, cuts)
-    moved = tried.moved(x, changed)
-    may = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
-    wrong = (moved > tried.tolerance * moved.max()) & ~may
+    moved = tried.moved(x, changed)  # (N, T): by how much each output
+    may_move = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
+    wrong = (moved > tried.tolerance * moved.max()) & ~may_move
     return [[t, cuts[n]] for n, t in wrong.nonzero().tolist()]
 
 
