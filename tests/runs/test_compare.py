@@ -179,7 +179,7 @@ def test_a_best_rate_at_the_edge_is_said(tmp_path: Path, best: float, edge: bool
     for rate in (0.001, 0.003, 0.01):
         loss = 2.0 if rate == best else 2.5
         write_run(tmp_path, "sdpa", 0, loss, f"optim.lr={rate:g}")
-    assert at_best(read_runs(tmp_path), "lr").tried[0].is_at_edge == edge
+    assert at_best(read_runs(tmp_path), "lr").grids[0].is_at_edge == edge
 
 
 def test_a_best_rate_is_compared_on_seeds_that_did_not_choose_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import attnlab
-from attnlab.runs.best_rate import Best, Tried
+from attnlab.runs.best_rate import Best, Grid
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
 from attnlab.runs.family import Verdicts, family_of
 from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
@@ -117,21 +117,21 @@ def comparison_content(
         "unit": comparisons[0].unit,
         "chance_of_any_wrong_verdict": family.any_wrong,
         "best": [] if best is None else best.sentences(),
-        "tried": [] if best is None else [tried_content(best.key, tried) for tried in best.tried],
+        "tried": [] if best is None else [grid_content(best.key, grid) for grid in best.grids],
     }
 
 
-def tried_content(key: str, tried: Tried) -> dict[str, object]:
+def grid_content(key: str, grid: Grid) -> dict[str, object]:
     """The values of a setting that were tried for one variant, and which was the best."""
     values = []
-    for value, mean in tried.means.items():
-        by_seed = tried.losses[value].dropna().to_dict()
+    for value, mean in grid.means.items():
+        by_seed = grid.losses[value].dropna().to_dict()
         values.append({"value": value, "mean": mean, "by_seed": by_seed})
     return {
-        "run": tried.label,
+        "run": grid.label,
         "setting": key,
-        "best": tried.best,
-        "at_edge": tried.is_at_edge,
+        "best": grid.best,
+        "at_edge": grid.is_at_edge,
         "values": values,
     }
 

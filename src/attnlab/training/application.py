@@ -57,14 +57,14 @@ class Job:
         from attnlab.runs.run_directory import folder_for
         from attnlab.training.run import Request
 
-        places = {
+        directories = {
             "hydra.run.dir": self.hydra.run.dir,
             "hydra.sweep.subdir": self.hydra.sweep.subdir,
         }
-        for key, place in places.items():
-            if place != ".":  # what conf/train.yaml has
+        for key, directory in directories.items():
+            if directory != ".":  # what conf/train.yaml has
                 raise BadInput(
-                    f"{key} = {place} has no effect; use outputs= and name= to place a run"
+                    f"{key} = {directory} has no effect; use outputs= and name= to place a run"
                 )
         if self.hydra.job.chdir:
             raise BadInput("hydra.job.chdir has no effect; use outputs= to place a run")
