@@ -1,4 +1,4 @@
-"""The figure of `scale_by_width`: what leaving out the scale costs by width, and the loss by rate."""
+"""The figure of `scale_by_width`: what no scale costs by width, and the loss by rate."""
 
 from statistics import fmean
 
@@ -50,7 +50,7 @@ def draw_cost(axes: Axes, found: dict[str, Finding]) -> None:
 def draw_rates(axes: Axes, found: dict[str, Finding], rows: Rows) -> None:
     """The loss of the pilots by learning rate, a line for each side at each width."""
     for key, finding in found.items():
-        width, style = WIDTHS[key]
+        _, style = WIDTHS[key]
         for name, arm in finding.arms.items():
             scores = arm.choose(rows).scores
             color = COLORS[name.partition(",")[0]]
