@@ -268,7 +268,8 @@ before = torch.tensor([alphabet.encode(unseen[at - 64 : at]) for at in places])
 letters = torch.tensor([alphabet.index(unseen[at]) for at in places])
 with eval_mode(net):
     likely = net(before)[:, -1].softmax(-1)[:, letters]  # (questions, their nouns)
-asked, of_others = float(likely.diagonal().mean()), float(likely.mean())
+asked = float(likely.diagonal().mean())
+of_others = float(likely.mean())
 
 # %% tags=["remove-input"]
 assert len(places) > 20 and asked < 2 * of_others
