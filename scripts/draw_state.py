@@ -41,11 +41,11 @@ def points(task_name: str) -> Iterator[Point]:
     task = protocol.tasks[task_name]
     for name, arm in protocol.arms.items():
         mine = trial(protocol, name, task, times=1)
-        found, missing = read_test(mine, rows, mine.seeds)
-        if arm.control or missing or "cached" not in found[0]["values"]["costs"]:
+        found = read_test(mine, rows, mine.seeds)
+        if arm.control or found.missing or "cached" not in found.rows[0]["values"]["costs"]:
             continue
-        percent = [mine.read(row).points + 100 * (task.floor or 0) for row in found]
-        yield Point(name, found[0]["values"]["costs"]["cached"], percent)
+        percent = [mine.read(row).points + 100 * (task.floor or 0) for row in found.rows]
+        yield Point(name, found.rows[0]["values"]["costs"]["cached"], percent)
 
 
 def panel(axes: Axes, task: str) -> None:

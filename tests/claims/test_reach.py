@@ -92,7 +92,7 @@ def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
                 for seed in [*SEEDS, 1000, 1001, 1002]:
                     run = of.run(seed, rate)
                     rows[run] = row(run.overrides, seed, (name == "a") - rate, steps)
-    assert arm.choose(rows)[0].at_edge
+    assert arm.choose(rows).at_edge
     judged = judge_claim(claim, rows, again=rows)
     assert verdict_words(judged) == "holds at a rate at the end of its grid"
     assert "end of their grid" in reach_line(judged)

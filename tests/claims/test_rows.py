@@ -1,6 +1,7 @@
 """rows.jsonl and what git says of it: nothing is lost, doubled, or declared afterwards."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import prediction_table, publish_claims
 from attnlab.claims.declared import UNCHECKED, commit_of, lost_rows
 from attnlab.claims.judged_claim import judge_claim, seeds_seen
+from attnlab.claims.markdown import BEGIN, END
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
 from attnlab.commands.claims_json import claim_content
@@ -243,6 +245,33 @@ def tested(mine, loss=1.0):
         for seed in range(300, 310):
             Rows(mine / "rows.jsonl").add(row_of(words, seed, at, val_loss=loss))
     commit(mine)
+
+
+@pytest.mark.parametrize(
+    ("trained", "p", "q"),
+    [
+        ([], "not trained yet: 20 runs", "not trained yet: 10 runs"),
+        (["old"], "not trained yet: 10 runs", "confirmed"),
+        (["other"], "not trained yet: 10 runs", "not trained yet: 10 runs"),
+        (["old", "other"], "refuted", "confirmed"),
+    ],
+)
+def test_a_page_says_what_is_not_trained_yet(mine, trained, p, q):
+    (mine / "README.md").write_text(f"{BEGIN}{END}")
+    arms = {"old": ["attn=unscaled"], "other": ["attn=sdpa"]}
+    content = CLAIM | {"base": ["preset=micro"], "arms": arms}
+    (mine / "claim.yaml").write_text(yaml.safe_dump(content))
+    at = commit(mine)
+    for arm in trained:
+        for seed in range(300, 310):
+            Rows(mine / "rows.jsonl").add(row_of(["preset=micro", *arms[arm]], seed, at))
+    list(publish_claims([Claim.read(mine / "claim.yaml")]))
+    page = (mine / "README.md").read_text()
+    for says, verdict in (("P.", p), ("Q.", q)):
+        assert re.search(rf"{re.escape(says)} \| {verdict}", page)
+    assert ("figure.svg" in page) == (len(trained) == 2)  # q does not decide
+    assert ("Repeat it" in page) == ("old" in trained)
+    assert "not trained yet" in (mine.parent / "README.md").read_text() or len(trained) == 2
 
 
 def test_a_row_that_was_changed_or_removed_is_not_published(mine):

@@ -25,7 +25,7 @@ def row_of(loss, **values):
 def filled(arm, loss):
     """Run what a choice needs until it is made: the choice, its rows, and the rounds."""
     rows, rounds = {}, 0
-    while missing := arm.choose(rows)[1]:
+    while missing := arm.choose(rows).missing:
         assert {run.seed for run in missing} <= {1000, 1001, 1002}
         assert not set(missing) & set(rows) and len(set(missing)) == len(missing)
         for run in missing:
@@ -33,7 +33,7 @@ def filled(arm, loss):
             assert floor == pytest.approx(rate / 10)
             rows[run] = row_of(loss(rate, run.seed))
         rounds += 1
-    return arm.choose(rows)[0], rows, rounds
+    return arm.choose(rows), rows, rounds
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,17 @@ def test_the_rate_with_the_lowest_mean_loss_is_chosen(loss, rate, tried, at_edge
 
 def test_a_test_is_read_in_the_order_of_seeds_up_to_the_first_gap():
     fixed, arm = Arm(("x=1", "optim.lr=0.1")), Arm(("x=1",), GRID)
-    assert read_test(fixed, {}, range(2)) == ([], [Run(fixed.overrides, s) for s in (0, 1)])
-    assert read_test(arm, {}, range(5)) == ([], arm.choose({})[1])  # first, the rate
+    of_fixed, of_arm = read_test(fixed, {}, range(2)), read_test(arm, {}, range(5))
+    assert of_fixed.rows == of_arm.rows == []
+    assert of_fixed.missing == [Run(fixed.overrides, s) for s in (0, 1)]
+    assert of_arm.missing == arm.choose({}).missing  # first, the rate
     _, rows, _ = filled(arm, lambda r, s: abs(math.log(r / 0.01)))
     for seed in (4, 1, 0):
         rows[arm.run(seed, 0.01)] = row_of(float(seed))
         rows[arm.run(2, 0.03)] = row_of(9.0)  # at another rate, it does not count
-    found, missing = read_test(arm, rows, range(5))
-    assert [row["values"]["val_loss"] for row in found] == [0.0, 1.0]
-    assert [run.seed for run in missing] == [2, 3]
+    found = read_test(arm, rows, range(5))
+    assert [row["values"]["val_loss"] for row in found.rows] == [0.0, 1.0]
+    assert [run.seed for run in found.missing] == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,11 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     exempt: Exempt = ""  # why its verdict reaches beyond its steps, rates and processor
 
     @property
+    def steps(self) -> Sequence[int | None]:
+        """Its lengths; [None] if it is judged once, after as many steps as the base says."""
+        return self.lengths or [None]
+
+    @property
     def is_difference(self) -> bool:
         """Whether it judges one arm minus another."""
         if self.weights or self.contrast in ("difference", "interaction"):
@@ -142,6 +147,10 @@ class Claim(Declared, frozen=True):
         """The seeds that test a prediction."""
         first = self.first_seed if prediction.first_seed is None else prediction.first_seed
         return range(first, first + (prediction.seeds or self.most_seeds))
+
+    def pilots_of(self, prediction: Prediction) -> range:
+        """The seeds that show its effect before the declaration: one, for what is not judged."""
+        return PILOTS[:1] if prediction.seeds else PILOTS
 
     def arms_of(self, prediction: Prediction, steps: int | None) -> dict[str, Arm]:
         """The arms of a prediction by name, at one of its lengths; None: as the base says."""
@@ -222,7 +231,7 @@ def functions_by_arm(claim: Claim) -> dict[tuple[str, ...], list[str]]:
     """The functions that read a run, by its overrides without the learning rate."""
     reads: dict[tuple[str, ...], list[str]] = {}
     for prediction in claim.predictions.values():
-        for steps in prediction.lengths or (None,):
+        for steps in prediction.steps:
             for arm in claim.arms_of(prediction, steps).values():
                 of_arm = reads.setdefault(without_rate(arm.overrides), [])
                 if prediction.read and prediction.read not in of_arm:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
-from attnlab.claims.claim import PILOTS, Claim, Prediction, sided
+from attnlab.claims.claim import Claim, Prediction, sided
 from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
@@ -76,7 +76,7 @@ def claim_report(
 ) -> str:
     """What came out, for the terminal; with `fresh`, also how far it is from committed rows."""
     if pilots:
-        return prediction_table(judge_claim(claim, rows, PILOTS))
+        return prediction_table(judge_claim(claim, rows, pilots=True))
     judged = judge_claim(claim, rows, again=again, committed=committed)
     paragraphs = [
         came_out(judged),
@@ -119,9 +119,10 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
         published.append(judged)
-        figure = claim.folder / "figure.svg"
-        figure.write_text(figure_of(judged), encoding="utf-8")
-        yield figure
+        if drawn_findings(judged):
+            figure = claim.folder / "figure.svg"
+            figure.write_text(figure_of(judged), encoding="utf-8")
+            yield figure
         readme = claim.folder / "README.md"
         rows = Rows(claim.folder / COMMITTED)
         fill_page(readme, page_block(judged, attempts_of(claim, rows)))
@@ -139,14 +140,18 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
     claim = judged.claim
     rows = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
+    figure = "![The values of each prediction by seed, and its threshold](figure.svg)"
+    repeat = (
+        f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
+        f"again and compares: {len(rows)} runs, {minutes} CPU minutes."
+    )
     paragraphs = [
         came_out(judged),
         reach_paragraph(judged),
         difference_of_conditions(judged),
         processors_in_words(judged),
-        "![The values of each prediction by seed, and its threshold](figure.svg)",
-        f"## Repeat it\n\n`attnlab reproduce {claim.folder.name} --fresh --long` trains all of it "
-        f"again and compares: {len(rows)} runs, {minutes} CPU minutes.",
+        figure if drawn_findings(judged) else "",
+        repeat if rows else "",
         f"## Predictions\n\n{ABOUT_PREDICTIONS}\n\n{prediction_table(judged)}",
         others_in_words(judged),
         ladders(judged),
@@ -194,9 +199,15 @@ def doubt_in_words(judged: JudgedClaim, prediction: Prediction) -> str:
     """Why a prediction is open although its rows decide it, in parentheses; or nothing."""
     doubts: dict[str, None] = {}  # in order, each once
     for finding in judged.findings:
-        if finding.prediction == prediction and (why := judged.doubt(finding)):
-            doubts[why] = None
+        if finding.prediction == prediction:
+            why = judged.doubt(finding) if finding.values else not_trained(finding)
+            doubts |= {why: None} if why else {}
     return f" ({'; '.join(doubts)})" if doubts else ""
+
+
+def not_trained(finding: Finding) -> str:
+    """Says that a prediction has no seed yet, and how many runs come next."""
+    return f"not trained yet: {len(finding.missing)} runs come next"
 
 
 def short_verdict(judged: JudgedClaim) -> str:
@@ -282,7 +293,9 @@ def processors_in_words(judged: JudgedClaim) -> str:
     """Whether the verdicts are the same with another instruction set, whose rounding differs."""
     deciding = judged.deciding()
     first = processors_of(row for _, row in rows_of_findings(deciding))
-    here = " and ".join(first) or "no processor"
+    if not first:
+        return ""
+    here = " and ".join(first)
     if not judged.again:
         return (
             f"**One processor.** The runs were made on {here}, and not repeated with another "
@@ -365,8 +378,7 @@ def prediction_table(judged: JudgedClaim) -> str:
         measured = median_in_words(finding, signed=True)
         if is_share(prediction) and finding.values:
             measured += f"; keeps {share_in_words(finding)} of what attention gives"
-        verdict = f"{finding.verdict}; open" if judged.doubt(finding) else finding.verdict
-        line = [says, verdict, agree, measured, power_in_words(finding)]
+        line = [says, verdict_cell(judged, finding), agree, measured, power_in_words(finding)]
         if judged.again:
             then = judged.again.get(finding.name)
             line.append(second_set_in_words(finding, then) if then else "")
@@ -374,6 +386,13 @@ def prediction_table(judged: JudgedClaim) -> str:
     table = markdown_table(heads, lines)
     is_risky = any(finding.prediction.at_risk for finding in judged.findings)
     return f"{table}\n\n{ABOUT_RISK}" if is_risky else table
+
+
+def verdict_cell(judged: JudgedClaim, finding: Finding) -> str:
+    """The verdict on a prediction, and that it is open all the same where there is a doubt."""
+    if not finding.values:
+        return not_trained(finding)
+    return f"{finding.verdict}; open" if judged.doubt(finding) else finding.verdict
 
 
 def second_set_in_words(finding: Finding, repeated: Finding) -> str:
@@ -455,21 +474,26 @@ def in_digits(value: float, spread: float, sign: str = "") -> str:
 
 
 def arm_table(judged: JudgedClaim) -> str:
-    """One line an arm and length: what it changes, learning rate, parameters, CPU time."""
+    """One line an arm and length: what it changes, learning rate, parameters, CPU time; of one
+    that is not trained yet, what it changes alone."""
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
         sides = sided(finding.prediction, judged.claim.arms)
         words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
-            rows_of.setdefault((name, finding.steps), rows)
+            rows_of[name, finding.steps] = rows_of.get((name, finding.steps)) or rows
     lines = []
     for (name, _), rows in rows_of.items():
+        words = " ".join(f"`{word}`" for word in words_of[name])
+        if not rows:
+            lines.append([name, words, "", "", "", ""])
+            continue
         values = rows[0]["values"]
         rate = last_of(rows[0]["overrides"]).get("optim.lr", "=")
         lines.append([
             name,
-            " ".join(f"`{word}`" for word in words_of[name]),
+            words,
             f"{values['steps']:,}" if "steps" in values else "",
             rate.partition("=")[2],
             f"{values['parameters']:,}" if "parameters" in values else "",
@@ -519,6 +543,8 @@ def seed_tables(judged: JudgedClaim) -> str:
     """The metric of every arm and the value that is judged, by seed."""
     blocks = []
     for finding in judged.findings:
+        if not finding.values:
+            continue
         columns = [*finding.scores.values(), finding.values]
         spreads = [max(column) - min(column) for column in columns if column]
         spread = min((x for x in spreads if x > 0), default=0.0)
@@ -555,7 +581,9 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
         name = f"[{claim.folder.name}]({claim.folder.name}/README.md)"
         first = judged.findings[0]
         measured = first.prediction.says
-        if is_share(first.prediction):
+        if not first.values:
+            measured += f" It is {not_trained(first)}."
+        elif is_share(first.prediction):
             measured += f" It keeps {share_in_words(first)}."
         else:
             measured += f" {median_in_words(first, signed=True)}"
@@ -604,13 +632,19 @@ def figure_of(judged: JudgedClaim) -> str:
     return "".join(f"{line.rstrip()}\n" for line in as_svg(figure).splitlines())
 
 
-def draw_findings(judged: JudgedClaim) -> Figure:
-    """The value of each seed as a dot, beside the threshold of its prediction, for those that
-    decide and controls; what agrees lies in the shaded range. Ladders are drawn against size."""
+def drawn_findings(judged: JudgedClaim) -> list[Finding]:
+    """The findings that a figure shows: ladders, what decides, and controls."""
     drawn = []
     for each in judged.findings:
         if each.values and (each.prediction.role in DECIDE or each.prediction.sizes):
             drawn.append(each)
+    return drawn
+
+
+def draw_findings(judged: JudgedClaim) -> Figure:
+    """The value of each seed as a dot, beside the threshold of its prediction, for those that
+    decide and controls; what agrees lies in the shaded range. Ladders are drawn against size."""
+    drawn = drawn_findings(judged)
     heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]
     figure = Figure(figsize=(7, 0.9 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]

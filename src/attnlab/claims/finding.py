@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge
-from attnlab.claims.trials import Arm, Row, Run, metric_of, read_test, rows_with, without_rate
+from attnlab.claims.trials import (
+    Arm,
+    Row,
+    Run,
+    Tested,
+    is_pilot,
+    metric_of,
+    read_test,
+    rows_with,
+    without_rate,
+)
 from attnlab.runs.seed_statistics import LOOKS
 
 # Units of shares, which lie between 0 and 1.
@@ -23,11 +33,11 @@ class Finding:
     steps: int | None  # None: as the claim's base says
     arms: dict[str, Arm]
     seeds: Sequence[int]
+    tested: dict[str, Tested]  # arm -> what there is of its own test
     rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
     scores: dict[str, list[float]]  # arm -> the metric, a seed each
     values: Sequence[float]  # one a seed: what is judged
     outcome: Outcome
-    at_edge: Sequence[str] = ()  # arms whose best rate is the first or the last that was tried
     known: Sequence[Sequence[Row]] = ()  # all rows of each arm; only if the prediction is at risk
 
     @property
@@ -41,6 +51,34 @@ class Finding:
         if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
             return "shown"
         return self.outcome.verdict
+
+    @property
+    def due(self) -> Sequence[int]:
+        """The seeds of the test up to the stage that is due: ten, and then twice as many."""
+        if self.outcome.undecided and self.outcome.n >= FEWEST_JUDGED:
+            return self.seeds[: 2 * self.outcome.n]
+        return self.seeds[:FEWEST_JUDGED]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its arms have the seeds that are due."""
+        return len(self.values) >= len(self.due)
+
+    @property
+    def missing(self) -> list[Run]:
+        """The runs that come next: those that choose learning rates, or the seeds that are due."""
+        due = self.due
+        missing: dict[Run, None] = {}  # in order, each once: arms may share runs
+        for of_arm in self.tested.values():
+            for run in of_arm.missing:
+                if is_pilot(run) or run.seed in due:
+                    missing[run] = None
+        return list(missing)
+
+    @property
+    def at_edge(self) -> list[str]:
+        """The arms whose best rate is the first or the last that was tried."""
+        return [arm for arm, of_arm in self.tested.items() if of_arm.choice.at_edge]
 
     @property
     def is_decided(self) -> bool:
@@ -100,7 +138,8 @@ def judge_prediction(
     metric = prediction.metric
     worst = math.inf if metric == "val_loss" else prediction.worst
     arms = claim.arms_of(prediction, steps)
-    rows_of = {arm: rows_with(metric, read_test(of, rows, seeds)[0]) for arm, of in arms.items()}
+    tested = {arm: read_test(of, rows, seeds) for arm, of in arms.items()}
+    rows_of = {arm: rows_with(metric, of_arm.rows) for arm, of_arm in tested.items()}
     complete = min(map(len, rows_of.values()))
     rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
     scores = {
@@ -110,11 +149,9 @@ def judge_prediction(
     low = prediction.above  # it agrees if its value is above this
     high = prediction.below
     outcome = judge(values, low, high, prediction.always, len(seeds))
-    choices = {arm: of.choose(rows)[0] for arm, of in arms.items()}
-    at_edge = [arm for arm, choice in choices.items() if choice and choice.at_edge]
     known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
     return Finding(
-        name, prediction, steps, arms, seeds, rows_of, scores, values, outcome, at_edge, known
+        name, prediction, steps, arms, seeds, tested, rows_of, scores, values, outcome, known
     )
 
 

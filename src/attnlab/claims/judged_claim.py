@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from attnlab.claims.claim import PILOTS, Claim, Prediction, declaration_of, functions_by_arm
+from attnlab.claims.claim import Claim, Prediction, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, head_of, knows, undeclared
 from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
 from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
-from attnlab.claims.judge import FEWEST_JUDGED, verdict_on_sentence
+from attnlab.claims.judge import verdict_on_sentence
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
-from attnlab.claims.trials import Row, Run, is_pilot, read_test, with_tests
+from attnlab.claims.trials import Row, Run, is_pilot, with_tests
 from attnlab.claims.work import Work
 
 DECIDE = ("for", "against", "control")  # the sentence is judged by these predictions
@@ -142,30 +142,37 @@ def judge_files(claim: Claim, committed: RowsByFile | None = None) -> JudgedClai
 def judge_claim(
     claim: Claim,
     rows: Mapping[Run, Row],
-    seeds: Sequence[int] = (),
+    *,
+    pilots: bool = False,
     again: Mapping[Run, Row] | None = None,
     committed: RowsByFile | None = None,
 ) -> JudgedClaim:
-    """Judge the predictions of a claim at each of their lengths, by the rows of their seeds, or of
-    others, such as those of pilots. `again`: rows of another instruction set; `committed`: those
-    of all claims and of the ranking, which may have trained the same."""
-    findings = []
-    for name, prediction in claim.predictions.items():
-        for steps in prediction.lengths or (None,):
-            of_seeds = seeds or claim.seeds_of(prediction)
-            findings.append(judge_prediction(claim, rows, name, steps, of_seeds))
+    """Judge a claim by the rows of its test, or by those of pilots. `again`: rows of another
+    instruction set; `committed`: those of all claims and of the ranking, which may have trained
+    the same."""
+    findings = findings_of(claim, rows, pilots=pilots)
     if committed:
         findings = [with_known(claim, finding, committed) for finding in findings]
     repeated = {}
     if again:
         for finding in findings_again(claim, rows, again):
-            if len(finding.values) >= len(next_seeds(finding)):
+            if finding.is_complete:
                 repeated[finding.name] = finding
     elsewhere = {}
     for finding in findings:
         if there := dict(judged_by_others(claim, finding, committed or {})):
             elsewhere[finding.name] = there
     return JudgedClaim(claim, findings, repeated, elsewhere)
+
+
+def findings_of(claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False) -> list[Finding]:
+    """Each prediction at each of its lengths, by the seeds that test it, or by those of pilots."""
+    findings = []
+    for name, prediction in claim.predictions.items():
+        seeds = claim.pilots_of(prediction) if pilots else claim.seeds_of(prediction)
+        for steps in prediction.steps:
+            findings.append(judge_prediction(claim, rows, name, steps, seeds))
+    return findings
 
 
 def with_known(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding:
@@ -187,14 +194,8 @@ def findings_again(
 ) -> list[Finding]:
     """The findings of the predictions that decide, by the tests of another instruction set in
     `again`, at the rates that the pilots in `rows` choose."""
-    together = with_tests(rows, again)
-    found = []
-    for name, prediction in claim.predictions.items():
-        if prediction.role in DECIDE:
-            seeds = claim.seeds_of(prediction)
-            for steps in prediction.lengths or (None,):
-                found.append(judge_prediction(claim, together, name, steps, seeds))
-    return found
+    findings = findings_of(claim, with_tests(rows, again))
+    return [finding for finding in findings if finding.prediction.role in DECIDE]
 
 
 def missing_runs(
@@ -206,38 +207,20 @@ def missing_runs(
     seeds, and goes on to the next stage while that can decide.
     """
     missing: dict[Run, None] = {}  # in order, each once
-    for finding in judge_claim(claim, rows).findings:
+    for finding in findings_of(claim, rows, pilots=pilots):
         prediction = finding.prediction
         if (prediction.long and not long) or (pilots and prediction.role == "shown"):
             continue
-        seeds = pilot_seeds(prediction) if pilots else next_seeds(finding)
-        for arm in finding.arms.values():
-            missing |= dict.fromkeys(read_test(arm, rows, seeds)[1])
+        missing |= dict.fromkeys(finding.missing)
     return list(missing)
 
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The runs of what decides that were not repeated with another instruction set."""
-    together = with_tests(rows, again)
     missing: dict[Run, None] = {}  # in order, each once
     for finding in findings_again(claim, rows, again):
-        for arm in finding.arms.values():
-            _, wanted = read_test(arm, together, next_seeds(finding))
-            missing |= dict.fromkeys(wanted)
+        missing |= dict.fromkeys(finding.missing)
     return [run for run in missing if not is_pilot(run)]  # a lost pilot is not repeated
-
-
-def pilot_seeds(prediction: Prediction) -> Sequence[int]:
-    """The seeds that show an effect before the declaration: one, for what is not judged."""
-    return PILOTS[:1] if prediction.seeds else PILOTS
-
-
-def next_seeds(finding: Finding) -> Sequence[int]:
-    """The seeds of the test up to the stage that is due: ten, and then twice as many."""
-    outcome = finding.outcome
-    if outcome.undecided and outcome.n >= FEWEST_JUDGED:
-        return finding.seeds[: 2 * outcome.n]
-    return finding.seeds[:FEWEST_JUDGED]
 
 
 def open_claim(

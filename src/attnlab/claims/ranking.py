@@ -105,20 +105,20 @@ class Trial(Arm):
     before: "Trial | None" = None  # whose rate comes first: n steps, or the partner of a control
     share: float = 0.0  # of a control: its rate is this share of that of its partner
 
-    def choose(self, rows: Mapping[Run, Row]) -> tuple[Choice | None, list[Run]]:
+    def choose(self, rows: Mapping[Run, Row]) -> Choice:
         """As for claims. At 4 n, only the best rate at n and its neighbors are tried, or none if
         all selection runs at that rate solved the task within n steps."""
         before = self.before
         if before is None:
             return super().choose(rows)
-        choice, missing = before.choose(rows)
-        if choice is None:
-            return None, missing
+        choice = before.choose(rows)
+        if choice.rate is None:
+            return choice
         if self.share:
-            return Choice(float(f"{choice.rate * self.share:.2g}"), {}, at_edge=False), []
+            return Choice(float(f"{choice.rate * self.share:.2g}"))
         at_best = [before.read(rows[before.run(seed, choice.rate)]) for seed in self.selection]
         if self.task.length is None and all(reading.solved for reading in at_best):
-            return choice, []
+            return choice
         rates = sorted(choice.scores)
         at = rates.index(choice.rate)
         return replace(self, rates=tuple(rates[max(0, at - 1) : at + 2]), before=None).choose(rows)
@@ -271,36 +271,34 @@ def judge_cell(
     partner = protocol.partner(name)
     mine = trial(protocol, name, task, times)
     other = trial(protocol, partner, task, times)
-    my_rows, _ = read_test(mine, rows, mine.seeds)
-    my_readings = [mine.read(row) for row in my_rows]
-    other_rows, _ = read_test(other, rows, other.seeds)
-    other_readings = [other.read(row) for row in other_rows]
-    if min(len(my_readings), len(other_readings)) < len(protocol.test_seeds):
-        return Cell(my_rows)
+    my_test = read_test(mine, rows, mine.seeds)
+    my_readings = [mine.read(row) for row in my_test.rows]
+    other_test = read_test(other, rows, other.seeds)
+    other_readings = [other.read(row) for row in other_test.rows]
+    if my_test.missing or other_test.missing:
+        return Cell(my_test.rows)
     if most_reached(my_readings) and most_reached(other_readings):
         unit = "steps"
     else:
         unit = "nats" if task.floor is None else "points"
     values = [reading.in_unit(unit) for reading in my_readings]
-    choice, _ = mine.choose(rows)
-    other_choice, _ = other.choose(rows)
     cell = Cell(
-        my_rows,
+        my_test.rows,
         "baseline",
         unit,
         median_interval(values)[0],
-        at_edge=choice is not None and choice.at_edge,
+        at_edge=my_test.choice.at_edge,
         diverged=sum(math.isinf(reading.score) for reading in my_readings),
         failed=sum(not math.isfinite(value) for value in values),
-        rate=choice.rate if choice else math.nan,
-        partner_rate=other_choice.rate if other_choice else math.nan,
+        rate=my_test.choice.rate or math.nan,
+        partner_rate=other_test.choice.rate or math.nan,
         pilots=len(task.selection_seeds),
     )
     if name == partner:
         return cell
     pairs = list(zip(my_readings, other_readings, strict=True))
     scores = [mine.score - other.score for mine, other in pairs]
-    both_rows = zip(my_rows, other_rows, strict=True)
+    both_rows = zip(my_test.rows, other_test.rows, strict=True)
     outcome = judge(scores, 0.0, math.inf)
     apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
     return replace(
@@ -337,7 +335,7 @@ def missing_of_ranking(
     missing: dict[Run, None] = {}  # in order, each once
     for name, task, times in product(variants, tasks, lengths):
         own = trial(protocol, name, task, times)
-        missing |= dict.fromkeys(read_test(own, both, own.seeds)[1])
+        missing |= dict.fromkeys(read_test(own, both, own.seeds).missing)
     return list(missing)
 
 

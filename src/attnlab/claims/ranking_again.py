@@ -88,7 +88,7 @@ def missing_of_cells(
         task = protocol.tasks[task_name]
         for variant in (name, protocol.partner(name)):
             own = trial(protocol, variant, task, times)
-            missing |= dict.fromkeys(read_test(own, both, own.seeds)[1])
+            missing |= dict.fromkeys(read_test(own, both, own.seeds).missing)
     runs = []
     for run in missing:
         longer = with_steps(run, LONG * task_steps(run))

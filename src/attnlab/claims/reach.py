@@ -133,6 +133,8 @@ def rate_lacks(finding: Finding) -> str:
 def reach_line(judged: JudgedClaim) -> str:
     """On which models, lengths, rates, seeds and processors a verdict stands, in one line."""
     findings = [x for x in judged.findings if x.prediction.role in ("for", "against") and x.values]
+    if not findings:
+        return "not trained yet"
     trained = [finding for finding in findings if finding.trained_steps]
     parts = [*models_in_words(judged, trained), *training_in_words(trained)]
     parts.append(amounts({finding.outcome.n for finding in findings}, "seed"))
@@ -231,7 +233,8 @@ def why_limited(judged: JudgedClaim) -> str:
         lacks.append("a second processor or instruction set")
     reasons = [*sorted(doubts), *(f"exempt: {EXEMPT[kind]}" for kind in sorted(exempt))]
     if judged.verdict == "undecided":
-        reasons.append("its seeds do not decide it")
+        is_trained = all(finding.values for finding in judged.deciding())
+        reasons.append("its seeds do not decide it" if is_trained else "it is not all trained yet")
     if lacks:
         reasons.append(f"it lacks {', '.join(lacks)}")
     return "; ".join(reasons) or "nothing is lacking"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product, takewhile
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
 FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
@@ -47,13 +48,21 @@ class Run(NamedTuple):
         return f"{' '.join(self.overrides)} seed={self.seed}"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A learning rate, and the mean scores by which it was chosen."""
+class Choice(NamedTuple):
+    """The learning rate of an arm, or the runs that are missing for its choice."""
 
-    rate: float
-    scores: Mapping[float, float]
-    at_edge: bool  # the best rate is the lowest or the highest of those that were tried
+    rate: float | None = None  # None: it is not chosen yet, or the arm has no rates to choose from
+    missing: Sequence[Run] = ()
+    scores: Mapping[float, float] = MappingProxyType({})  # rate -> mean by which it was chosen
+    at_edge: bool = False  # the best rate is the lowest or the highest of those that were tried
+
+
+class Tested(NamedTuple):
+    """What there is of the test of an arm, and what is missing."""
+
+    rows: list[Row]  # at the best rate, a row a seed, up to the first seed without one
+    missing: Sequence[Run]  # while the rate is not chosen, the runs that choose it
+    choice: Choice
 
 
 @dataclass(frozen=True)
@@ -77,21 +86,21 @@ class Arm:
         """What decides a learning rate; smaller is better, and a diverged run is the worst."""
         return metric_of(row, "val_loss", worst=math.inf)
 
-    def choose(self, rows: Mapping[Run, Row]) -> tuple[Choice | None, list[Run]]:
-        """The best rate, or None and the runs that are missing for the choice."""
+    def choose(self, rows: Mapping[Run, Row]) -> Choice:
+        """The best rate, or the runs that are missing for the choice."""
         if not self.rates:
-            return None, []
+            return Choice()
         tried = sorted(self.rates)
         while True:
             runs = [self.run(seed, rate) for rate, seed in product(tried, self.selection)]
             missing = [run for run in runs if run not in rows]
             if missing:
-                return None, missing
+                return Choice(missing=missing)
             scores = {rate: self.mean_score(rate, rows) for rate in tried}
             best = min(scores, key=scores.__getitem__)
             at_edge = best in (tried[0], tried[-1])
             if not at_edge or len(tried) == len(self.rates) + EXTENSIONS:
-                return Choice(best, scores, at_edge), []
+                return Choice(best, scores=scores, at_edge=at_edge)
             beside = tried[1] if best == tried[0] else tried[-2]
             tried.append(float(f"{best**2 / beside:.2g}"))  # one beyond the best, as far away
             tried.sort()
@@ -101,19 +110,14 @@ class Arm:
         return fmean(self.score(rows[self.run(seed, rate)]) for seed in self.selection)
 
 
-def read_test(
-    arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]
-) -> tuple[list[Row], list[Run]]:
-    """The rows of test seeds at the best rate, up to the first gap, and the runs that are missing.
-
-    While the rate is not chosen, what is missing is what chooses it.
-    """
-    choice, missing = arm.choose(rows)
-    if missing:
-        return [], missing
-    runs = [arm.run(seed, choice.rate if choice else None) for seed in seeds]
+def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested:
+    """What the rows have of the test of an arm with some seeds."""
+    choice = arm.choose(rows)
+    if choice.missing:
+        return Tested([], choice.missing, choice)
+    runs = [arm.run(seed, choice.rate) for seed in seeds]
     found = [rows[run] for run in takewhile(lambda run: run in rows, runs)]
-    return found, [run for run in runs if run not in rows]
+    return Tested(found, [run for run in runs if run not in rows], choice)
 
 
 def metric_of(row: Row, key: str, worst: float = math.nan) -> float:

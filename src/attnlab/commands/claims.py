@@ -46,7 +46,7 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Train the missing runs of claims, and judge them. Repeat the command to continue."""
-    from attnlab.claims.claim import PILOTS, find_claims
+    from attnlab.claims.claim import find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
     from attnlab.claims.elsewhere import committed_rows
     from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again, seeds_seen
@@ -76,8 +76,7 @@ def reproduce(
             print_plan(work)
         elif json:
             complete = complete and (plan or train_missing(work, jobs, minutes, quiet=True))
-            seeds = PILOTS if pilots else ()
-            judged = judge_claim(claim, rows, seeds, repeated, committed)
+            judged = judge_claim(claim, rows, pilots=pilots, again=repeated, committed=committed)
             answers.append(claim_content(judged, len(work.missing())))
         else:
             if warning:
