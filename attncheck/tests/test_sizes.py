@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from test_refusals import Normed, Prefixed
 from torch import Tensor, nn
 
-from attncheck import checkup
+from attncheck import (
+    CheckFailed,
+    assert_deterministic,
+    assert_loss_shifted,
+    assert_padding_ignored,
+    assert_precision_kept,
+    assert_rows_independent,
+    checkup,
+)
 from examined.small import LM, C, Does, Output, Served, V, filled, tril
 
 T = 48
@@ -117,7 +125,8 @@ def test_the_module_is_named_also_if_a_width_is_the_length(size: int) -> None:
 @given(st.integers(1, 31))
 def test_a_row_that_reads_one_further_up_is_found(distance: int) -> None:
     above = Does(lambda _, x: F.pad(x, (0, 0, 0, 0, distance, 0))[: len(x)])
-    assert status(LM(length=12, layers=1, beside=above), "rows").startswith("fault")
+    with pytest.raises(CheckFailed, match="row"):
+        assert_rows_independent(LM(length=12, layers=1, beside=above))
 
 
 @drawn
@@ -139,15 +148,16 @@ DRAWS: dict[str, Any] = {
 @drawn
 @given(st.floats(0.4, 0.9))
 def test_a_layer_that_is_sometimes_left_out_is_found(source: str, rate: float) -> None:
-    layer = Does(lambda _, x: x * (DRAWS[source]() < rate))
-    assert status(LM(length=12, layers=1, beside=layer), "deterministic").startswith("fault")
+    layer = Does(lambda _, x: x.sin() * (DRAWS[source]() < rate))
+    with pytest.raises(CheckFailed, match="different outputs"):
+        assert_deterministic(LM(length=12, layers=1, beside=layer))
 
 
 @pytest.mark.parametrize("source", DRAWS)
 def test_random_numbers_that_change_nothing_are_remarked(source: str) -> None:
-    layer = Does(lambda _, x: x * (DRAWS[source]() < 1 + 1e-9))
-    said = status(LM(length=12, layers=1, beside=layer), "deterministic")
-    assert said.startswith("ok") and "draws random numbers" in said
+    layer = Does(lambda _, x: x.sin() * (DRAWS[source]() < 2))
+    said = assert_deterministic(LM(length=12, layers=1, beside=layer))
+    assert "remark: in evaluation mode a call draws random numbers" in said
 
 
 class ReadsLabels(Served):
@@ -172,9 +182,9 @@ class ReadsLabels(Served):
 @drawn
 @given(st.integers(0, 40))
 def test_logits_that_read_labels_are_found(in_training: bool, later: int) -> None:
-    said = status(ReadsLabels(later, in_training=in_training), "loss")
-    assert said.startswith("fault") and "depend on the labels" in said
-    assert status(ReadsLabels(None), "loss").startswith("ok")
+    with pytest.raises(CheckFailed, match="depend on the labels"):
+        assert_loss_shifted(ReadsLabels(later, in_training=in_training))
+    assert_loss_shifted(ReadsLabels(None))
 
 
 class OtherWithMask(LM):
@@ -197,23 +207,25 @@ class OtherWithMask(LM):
 @drawn
 @given(st.integers(1, 900))
 def test_a_mask_of_ones_that_is_no_absent_mask_is_remarked(by: int) -> None:
-    assert "a mask of ones gives other outputs" in status(OtherWithMask(by), "padding")
-    assert "mask of ones" not in status(OtherWithMask(0), "padding")
-
-
-def root_mean_square_norm(x: Tensor) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    assert "a mask of ones gives other outputs" in assert_padding_ignored(OtherWithMask(by))
+    assert "remark" not in assert_padding_ignored(OtherWithMask(0))
 
 
 @drawn
-@given(st.floats(1e3, 1e4), st.booleans())
-def test_squares_that_overflow_in_half_precision_are_suspicious(size: float, right: bool) -> None:
-    def norm(_: object, x: Tensor) -> Tensor:
-        large = size * x
-        return root_mean_square_norm(large.float() if right else large).to(x)
+@given(st.floats(1e3, 1e4))
+def test_squares_that_overflow_in_half_precision_are_found(size: float) -> None:
+    def normed(x: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
-    model = LM(length=24, layers=1, beside=Does(norm)).half()
-    assert status(model, "precision").startswith("ok" if right else "suspicious")
+    def in_half(_: object, x: Tensor) -> Tensor:
+        return normed(size * x.sin())
+
+    def in_single(_: object, x: Tensor) -> Tensor:
+        return normed(size * x.sin().float()).to(x)
+
+    assert_precision_kept(LM(length=24, layers=1, beside=Does(in_single)).half())
+    with pytest.raises(CheckFailed, match="also at the first positions"):
+        assert_precision_kept(LM(length=24, layers=1, beside=Does(in_half)).half())
 
 
 class Kept(nn.Embedding):
@@ -238,7 +250,8 @@ class Kept(nn.Embedding):
 def test_a_statistic_of_training_is_suspicious_and_a_memory_a_fault(share: float) -> None:
     model = Served()
     model.embed = Kept(share, saved=False)
-    assert status(model, "deterministic").startswith("fault")
+    with pytest.raises(CheckFailed, match="earlier calls"):
+        assert_deterministic(model)
     model.embed = Kept(share, saved=True)
     report = checkup(model)
     statuses = {result.check: result.status for result in report.results}

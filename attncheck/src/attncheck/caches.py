@@ -459,9 +459,11 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     wanted = [plan for plan in wanted if len(plan.sizes) > 1]
     if not wanted:
         raise CannotCheck(f"no step with a cache begins behind the prefix of {tried.prefix}")
+    texts: dict[int, Text] = {}  # by length
     for plan in wanted:
         try:
-            wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded)
+            text = _text_for(tried, plan, texts)
+            wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded, text)
         except REFUSALS as error:
             plans.refused[plan.name] = error
             continue
@@ -608,12 +610,35 @@ def can_reorder(tried: Subject, step: DecodingStep) -> bool:
     return isinstance(own, Reorders)
 
 
+@dataclass(frozen=True)
+class Text:
+    """Ids (B, T) and their outputs (B, T, V) in a call without a cache."""
+
+    ids: Tensor
+    outputs: Tensor
+
+
+def _text_for(tried: Subject, plan: StepPlan, known: dict[int, Text]) -> Text | None:
+    """The text for a plan, which those of the same length share; None if it has padding, for one
+    step is then the reference."""
+    if plan.real is not None:
+        return None
+    T = sum(plan.sizes)
+    if T not in known:
+        ids = tried.draw(min(2, tried.rows), T)
+        known[T] = Text(ids, tried(ids))
+    return known[T]
+
+
 def first_wrong_step(
-    tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str]
+    tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str], text: Text | None = None
 ) -> Wrong | None:
     """The first step whose outputs differ from those of one pass, or of one step if padded."""
-    B = min(2, tried.rows) if plan.real is None else len(plan.real)
-    ids = tried.draw(B, sum(plan.sizes))
+    if text is None:
+        B = min(2, tried.rows) if plan.real is None else len(plan.real)
+        ids = tried.draw(B, sum(plan.sizes))
+    else:
+        ids = text.ids
 
     def one_pass() -> Tensor:
         """The outputs of a call without a cache; with padding, those of one step of all tokens."""
@@ -629,7 +654,7 @@ def first_wrong_step(
     def difference(begin: int = 0, end: int | None = None) -> Tensor:
         return off_by(one_pass())[:, begin:end]
 
-    expected = one_pass()
+    expected = one_pass() if text is None else text.outputs
     size = float(expected.std()) or 1.0
     off = off_by(expected).abs().amax((0, 2)) / size  # (T,)
     ends = list(accumulate(plan.sizes))

@@ -59,13 +59,14 @@ def check_deterministic(tried: Subject) -> Passed:
     with visits.visit(State(own_dtype=True)) as there:
         x = there.draw(1, there.usual_length)
         require_memoryless(there, x)
-        if require_same_twice(there, x):
+        outputs, draws = require_same_twice(there, x)
+        if draws:
             visits.remarks.append(
                 "in evaluation mode a call draws random numbers, though outputs were the same "
                 f"with {SEEDS} random seeds"
             )
         _require_the_same_after_other_lengths(there, x)
-        _require_the_same_with_given(there, x)
+        _require_the_same_with_given(there, x, outputs)
     if tried.weights:
         with visits.visit(TRAINING) as there:
             if require_memoryless(there, x):
@@ -75,15 +76,15 @@ def check_deterministic(tried: Subject) -> Passed:
     return visits.passed("in evaluation mode the same inputs give the same outputs")
 
 
-def require_same_twice(tried: Subject, x: Tensor) -> bool:
-    """Whether a call with x in evaluation mode draws random numbers; CheckFailed if x gets other
-    outputs the second time, of a model that remembers nothing."""
+def require_same_twice(tried: Subject, x: Tensor) -> tuple[Tensor, bool]:
+    """The outputs for x in evaluation mode after a call, and whether it draws random numbers;
+    CheckFailed if x gets other outputs the second time, of a model that remembers nothing."""
     with tried.restoring():
         first = tried(x)
-        draws = tried.draws_numbers(x)
-        change = max(relative(tried(x), first), _by_another_seed(tried, x, first) if draws else 0)
+        again, draws = tried.with_chance(x)
+        change = max(relative(again, first), _by_another_seed(tried, x, first) if draws else 0)
     if not change > SAME_OUTPUTS:  # NaN is another fault
-        return draws
+        return again, draws
     raise tried.failed(
         f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
         "std, but the same with the same random seed",
@@ -98,15 +99,13 @@ def require_memoryless(tried: Subject, x: Tensor) -> bool:
     inputs of those calls."""
     tried = replace(tried, seeded=True)  # so that chance is the same
 
-    def after(before: Tensor | None) -> Tensor:
-        with tried.restoring():
-            if before is not None:
-                tried(before)
-            return tried(x)
-
-    fresh = after(None)
-    later = after(x)
-    change = relative(after(tried.other(x)), later)
+    with tried.restoring():
+        fresh = tried(x)
+        after_itself = tried(x)
+    with tried.restoring():
+        tried(tried.other(x))
+        after_another = tried(x)
+    change = relative(after_another, after_itself)
     if change > SAME_OUTPUTS:
         names = _left_changed(tried, x)
         raise tried.failed(
@@ -115,7 +114,7 @@ def require_memoryless(tried: Subject, x: Tensor) -> bool:
             _what_changes("a call", names),
             grave=not (tried.state.training and _are_saved(tried, names)),
         )
-    return relative(fresh, later) > SAME_OUTPUTS
+    return relative(fresh, after_itself) > SAME_OUTPUTS
 
 
 def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
@@ -176,14 +175,9 @@ def _are_saved(tried: Subject, names: list[str]) -> bool:
     return bool(names) and module is not None and set(names) <= set(module.state_dict())
 
 
-def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
+def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor) -> None:
     """CheckFailed if calls with an optional tensor give different outputs, or change those of a
-    later call without it. The subject gives the same outputs without optional tensors."""
-    if not tried.optional:
-        return
-    with tried.restoring():
-        tried(x)
-        after_plain = tried(x)
+    later call without it, which are `after_plain` after one without it."""
     few = None if tried.effort.every_state else 1
     for name, optional in list(tried.optional.items())[:few]:
         judged = optional.judged(x.shape[1])
@@ -340,9 +334,9 @@ def check_modes_agree(tried: Subject) -> Passed:
             try:
                 with _in_mode(tried, state) as there:
                     trained = there(x)
-                    chance = 0.0
-                    if there.draws_numbers(x):
-                        chance = _by_another_seed(there, x, trained)
+                    with there.restoring():
+                        _, draws = there.with_chance(x)
+                    chance = _by_another_seed(there, x, trained) if draws else 0.0
             except REFUSALS as error:
                 if state == TRAINING:
                     raise

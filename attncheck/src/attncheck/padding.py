@@ -319,21 +319,21 @@ def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
     with tried.put(EVALUATION) as there:
         there = steady(there)
         ids = there.draw(1, real.shape[1])
-        difference = partial(_minus_the_row_alone, there, call, ids, real)
+        padded = replace(there, rows=1, call=_with_mask(call, real), exact=False)
+        alone = replace(there, rows=1, exact=False)
+
+        def both() -> tuple[Tensor, Tensor]:
+            return padded(ids)[:, real[0]], alone(ids[:, real[0]])
+
+        def difference() -> Tensor:
+            in_padding, by_itself = both()
+            return in_padding - by_itself
+
         try:
-            off = difference()
-            size = float(there(ids).std()) or 1.0
+            change = relative(*both())
         except REFUSALS:  # a model of one length
             return 0.0
-        change = float(off.abs().max()) / size
         return 0.0 if change <= 1e-5 or is_rounding(there, difference) else change
-
-
-def _minus_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
-    """Outputs at the tokens of a padded row (1, T), minus those of its tokens alone."""
-    padded = replace(tried, rows=1, call=_with_mask(call, real), exact=False)
-    alone = replace(tried, rows=1, exact=False)
-    return padded(ids)[:, real[0]] - alone(ids[:, real[0]])
 
 
 # ---- documents

@@ -128,7 +128,7 @@ def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
-    """A weight that is about 1 % larger or smaller in each element."""
+    """A weight that is larger or smaller by about a share in each element."""
     return with_repeated(torch.mul, weight, 1 + share * noise_for(weight, rng))
 
 

@@ -255,12 +255,11 @@ class Subject:
         """The model is in evaluation mode with its own weights, and afterward as it was."""
         return changed(self.model, spared=self.spared)
 
-    def draws_numbers(self, x: Tensor) -> bool:
-        """Whether a call draws random numbers."""
-        with self.restoring():
-            before = random_states()
-            replace(self, seeded=False, restored=False)(x)
-            return random_states() != before
+    def with_chance(self, x: Tensor) -> tuple[Tensor, bool]:
+        """The outputs for x, and whether the call draws random numbers."""
+        before = random_states()
+        outputs = replace(self, seeded=False, restored=False)(x)
+        return outputs, random_states() != before
 
     def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
         """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
@@ -730,8 +729,8 @@ def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
     if tried.effort.every_state:
         tried(more)
     beside_others = tried(torch.cat([x, more]))[: len(x)]
-    chance = tried.draws_numbers(x)  # outputs may be the same by chance
-    if not chance and _same(tried(x), first) and _same(beside_others, first):
+    again, chance = tried.with_chance(x)  # outputs may be the same by chance
+    if not chance and _same(again, first) and _same(beside_others, first):
         return tried
     alone = replace(tried, rows=tried.rows if tried.exact else 1)
     seeded = replace(alone, seeded=True)
