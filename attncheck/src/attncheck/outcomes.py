@@ -99,6 +99,8 @@ def cause_from(search: Callable[[], R], unknown: R) -> R:
     property does; if the model refuses them, the fault stays and its cause is unknown."""
     try:
         return search()
+    except CannotCheck:
+        return unknown
     except PROBE_ERRORS as error:
         if is_own_error(error):
             raise
