@@ -104,8 +104,8 @@ def check_padding_ignored(
             _in_some_precision(replace(tried, held=bool(visits.states)), state, some, call, T)
     visits.states += _causal_beside_padding(tried, sides)
     visits.remarks += _against_the_row_alone(tried, sides, call, T)
-    _, *padded = (~padded_rows("left", T)).sum(1).tolist()  # tokens of each row
-    said = f"padding is not read (mask: 1 = token), {ranges_in_words(padded)} of {T} tokens"
+    _, *counts = (~padded_rows("left", T)).sum(1).tolist()  # of padded tokens, the first is 0
+    said = f"padding is not read (mask: 1 = token), {ranges_in_words(counts)} of {T} tokens"
     return visits.passed(f"{said}: {', '.join(sides)}")
 
 
