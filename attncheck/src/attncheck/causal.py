@@ -362,9 +362,9 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     """A leak in words, and the map of a short sequence."""
     T = len(leak.x) if len(leak.x) <= MAP else tried.anew().fitting(MAP)
     tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
-    # In the sequence that leaks, and in another one.
-    maps = [_judged_map(tried, x) for x in (leak.x[None, :T], tried.draw(1, T))]
-    map_ = maps[0].maximum(maps[1])
+    own = _judged_map(tried, leak.x[None, :T])
+    another = _judged_map(tried, tried.draw(1, T))
+    map_ = own.maximum(another)
     place = place_of_leak(tried, leak.x, leak.changed, leak.cut)
     description = explain_map(map_ > tolerance)
     if description is None:
@@ -374,7 +374,7 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
             f"{leak.cut} on, by {leak.share:.1g} of the largest change"
         )
         return Description(what, place, SHAPES), map_
-    leaks = [bool((each > tolerance).triu(1).any()) for each in maps]
+    leaks = [bool((each > tolerance).triu(1).any()) for each in (own, another)]
     if not all(leaks):
         look = "not in every sequence, as if blocked scores were finite, or by a choice"
         return Description(description.what, place, look), map_

@@ -74,7 +74,7 @@ def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
     module = module_of(tried.model)
     if module is None:
         return "give a torch module to learn where"
-    pair = cause_from(
+    pair: list[tuple[Tensor, Recorded]] = cause_from(
         lambda: [record_modules(tried, module, each, 0, cut) for each in (x, changed)], []
     )
     if not pair:
