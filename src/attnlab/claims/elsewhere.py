@@ -153,7 +153,7 @@ def judged_by_others(
             continue
         by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
-        most = max(look for look, _ in LOOKS if look <= len(values))
+        most = max(look for look in LOOKS if look <= len(values))
         outcome = judge(values, prediction.above, prediction.below, prediction.always, most)
         there = replace(finding, seeds=seeds, scores=by_arm, values=values, outcome=outcome)
         yield file.parent.name, there

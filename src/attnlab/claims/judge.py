@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnlab.runs.seed_statistics import (
+    FIRST_LOOK,
     LOOKS,
+    UNDEFINED,
     Answer,
     Verdict,
     answer_of,
@@ -20,7 +22,7 @@ from attnlab.runs.seed_statistics import (
     verdict_of,
 )
 
-FEWEST_JUDGED = LOOKS[0][0]  # with fewer seeds, values are shown and not judged
+FEWEST_JUDGED = FIRST_LOOK  # with fewer seeds, values are shown and not judged
 # How a prediction bears on its sentence. "against": if confirmed, the sentence is false there.
 Bearing = Literal["for", "against", "control", "secondary", "shown"]
 
@@ -65,11 +67,11 @@ def judge(
     elif always and len(answers) >= FEWEST_JUDGED:
         verdict = "confirmed"
     elif not always and most >= FEWEST_JUDGED:
-        last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
+        last_look = max(seeds for seeds in LOOKS if seeds <= most)
         verdict, n, undecided = verdict_of(answers, last_look)
     n = n or len(answers)  # with `always`, or with fewer than ten seeds: all
     numbers = [value for value in values[:n] if not math.isnan(value)]
-    interval = median_interval(numbers) if numbers else (math.nan, math.nan, math.nan)
+    interval = median_interval(numbers) if numbers else UNDEFINED
     yes = answers[:n].count("yes")
     missed = most_against(answers[:n])
     return Outcome(verdict, yes, missed, n, undecided, *interval)
@@ -79,7 +81,7 @@ def power(most: int, share: float) -> float:
     """How often the rule confirms a prediction that is true for a share of all seeds, with at most
     10, 20 or 40 of them."""
     chances: dict[Answer, float] = {"yes": share, "below": 1 - share}
-    last_look = max(seeds for seeds, _ in LOOKS if seeds <= most)
+    last_look = max(seeds for seeds in LOOKS if seeds <= most)
     return verdict_chances([], chances)[last_look]["confirmed"]
 
 

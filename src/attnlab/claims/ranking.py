@@ -286,7 +286,7 @@ def judge_cell(
         my_test.rows,
         "baseline",
         unit,
-        median_interval(values)[0],
+        median_interval(values).median,
         at_edge=my_test.choice.at_edge,
         diverged=sum(math.isinf(reading.score) for reading in my_readings),
         failed=sum(not math.isfinite(value) for value in values),
