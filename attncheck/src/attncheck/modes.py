@@ -246,8 +246,9 @@ def require_rows_apart(tried: Subject) -> None:
     # Chance, as of dropout that is on, drops others in another batch or row.
     if tried.state.training or relative(tried(x), tried(x)) > SAME_OUTPUTS:
         return
-    said = "" if tried.exact else _other_alone(tried, x)
-    said = said or _other_in_another_row(tried, x)
+    said = _other_in_another_row(tried, x)
+    if not said and not tried.exact:
+        said = _other_alone(tried, x)
     if said:
         raise tried.failed(said)
 
