@@ -29,7 +29,9 @@ def test_rows_are_complete_and_of_the_declared_claim(claim: Claim) -> None:
     assert judge_files(claim).exploratory() == ""
     assert missing_runs(claim, rows_of(claim)) == []
     again = Rows(claim.folder / COMMITTED_AGAIN)
-    assert not again or missing_again(claim, rows_of(claim), again) == []
+    # Rows of an earlier version of the claim repeat other runs.
+    is_begun = bool(again.keys() & rows_of(claim).keys())
+    assert not is_begun or missing_again(claim, rows_of(claim), again) == []
 
 
 @by_claim
