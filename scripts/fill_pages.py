@@ -41,7 +41,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import JudgedClaim, judge_files
-from attnlab.claims.ranking_page import judged_variant, variant_table
+from attnlab.claims.ranking_page import cells_of_variant, variant_table
 from attnlab.claims.reach import limits_of, reach_line, risk_in_words
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
@@ -129,7 +129,7 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         number, _, rest = share_in_words(finding).partition(" (")
         return f"**{number}** ({rest}"
     if kind == "#":
-        return f"**{finding.outcome.yes} of {finding.outcome.n}**"
+        return f"**{finding.tally.agree} of {finding.tally.n}**"
     if kind:
         return f"{median(finding.scores[kind[1:]]):.2f}"
     number, space, rest = median_in_words(finding).partition(" ")
@@ -270,7 +270,7 @@ def quotation(source: Mapping[str, str]) -> str:
 @cache
 def table_of_variant(name: str) -> str:
     """The verdicts on a variant of the ranking, a row for each task."""
-    return variant_table(*judged_variant(ROOT / "experiments" / "ranking", name), name)
+    return variant_table(*cells_of_variant(ROOT / "experiments" / "ranking", name), name)
 
 
 def filled_table(name: str) -> str:

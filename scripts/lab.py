@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.judge import DECIDE
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.reach import reach_line
 from attnlab.claims.rows import Rows
@@ -154,18 +155,16 @@ class Published:
         """The sentence, the verdict on it, and where it is true or false, with its seeds."""
         judged = judge_files(self.claim)
         lines = []
-        for prediction, decided in judged.judged_predictions():
-            if prediction.role not in ("for", "against"):
+        for key, evidence in judged.evidence().items():
+            if evidence.role not in DECIDE:
                 continue
-            if decided == "open":
-                word = "Undecided"
-            elif (decided == "confirmed") == (prediction.role == "for"):
-                word = "True"
-            else:
-                word = "False"
-            outcomes = [f.outcome for f in judged.findings if f.prediction == prediction]
-            agree = min(outcome.yes for outcome in outcomes)
-            seeds = f"{agree} of {outcomes[0].n} seeds agree"
+            word = "Undecided"
+            if not evidence.is_undecided:
+                word = "True" if evidence.is_for else "False"
+            prediction = self.claim.predictions[key]
+            tallies = [f.tally for f in judged.findings if f.key == key]
+            agree = min(tally.agree for tally in tallies)
+            seeds = f"{agree} of {tallies[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
         says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
         return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}

@@ -25,7 +25,7 @@ def unlike(judged: JudgedClaim) -> list[str]:
     found = []
     for finding in judged.findings:
         for name, there in judged.elsewhere.get(finding.name, {}).items():
-            signs = {finding.outcome.median > 0, there.outcome.median > 0}
+            signs = {finding.tally.median > 0, there.tally.median > 0}
             is_same = finding.verdict == "shown" or finding.verdict == there.verdict
             is_said = name in judged.claim.differs or name in judged.claim.withdrawn
             if not is_said and (len(signs) == 2 or not is_same):
@@ -52,7 +52,7 @@ def test_rows_that_are_known_to_ask_the_same_are_found_and_a_planted_sign_is_see
             row["values"] = row["values"] | {"val_loss": row["values"]["val_loss"] - 0.3}
     planted = judge_claim(claim, rows, committed=COMMITTED_ROWS)
     assert "wide by unscaled" in unlike(planted)
-    assert planted.doubt(next(x for x in planted.findings if x.of == "wide"))
+    assert planted.doubt(next(x for x in planted.findings if x.key == "wide"))
 
 
 def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:

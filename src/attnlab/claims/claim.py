@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
-from attnlab.claims.judge import Bearing
+from attnlab.claims.judge import RoleOfPrediction
 from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
@@ -52,7 +52,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     below: float = math.inf
     always: bool = False  # no statistics: a single miss refutes
     unit: str = "nats"
-    role: Bearing = "for"
+    role: RoleOfPrediction = "for"
     where: str = ""  # the setting in the author's words, as it follows "True:" or "False:"
     metric: str = "val_loss"  # a key of the row's values: of metrics.json, or of `read`
     read: str = ""  # measure.function: further values, from the directory of a finished run

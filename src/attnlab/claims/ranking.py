@@ -10,19 +10,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from attnlab.claims.declared import Declared, undeclared
-from attnlab.claims.judge import judge, median_interval
+from attnlab.claims.judge import judge
 from attnlab.claims.rows import COMMITTED, open_rows
 from attnlab.claims.trials import Arm, Choice, Row, Run, processor_of, read_test, with_tests
 from attnlab.claims.work import Work, composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
+from attnlab.runs.seed_statistics import NO_INTERVAL, MedianInterval, median_interval
 from attnlab.settings.roles import last_of
 
 LONG = 4
@@ -224,7 +225,7 @@ class Cell:
     verdict: str = "not finished"  # also "baseline"
     unit: str = ""
     value: float = math.nan  # median
-    difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)  # with interval
+    difference: MedianInterval = NO_INTERVAL
     at_edge: bool = False
     diverged: int = 0
     failed: int = 0  # runs that diverged or, where steps are counted, did not get to 90 %
@@ -236,9 +237,21 @@ class Cell:
     first: str = ""  # the verdict before the runs were repeated; `verdict`: if both agree
     again: "Cell | None" = None  # the same runs with another instruction set
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether it was decided, or left open, by counting seeds."""
+        return self.verdict in VERDICTS.values()
 
-Key = tuple[str, str, int]  # of a cell: variant, task, and 1 or 4
-Table = dict[Key, Cell]
+
+class CellKey(NamedTuple):
+    """Where a cell stands in the table of the ranking."""
+
+    variant: str
+    task: str
+    times: int  # 1 or 4, for n or 4 n steps
+
+
+Table = dict[CellKey, Cell]
 
 
 def ranking_table(
@@ -252,25 +265,23 @@ def ranking_table(
     both = at_n_and_4n(rows)
     repeated = at_n_and_4n(with_tests(rows, again)) if again else {}
     table = {}
-    for key in product(names, protocol.tasks, (1, LONG)):
-        cell = judge_cell(protocol, both, *key)
-        if repeated and cell.verdict in VERDICTS.values():
-            then = judge_cell(protocol, repeated, *key)
-            if then.verdict in VERDICTS.values():
+    for key in starmap(CellKey, product(names, protocol.tasks, (1, LONG))):
+        cell = judge_cell(protocol, both, key)
+        if repeated and cell.has_verdict:
+            then = judge_cell(protocol, repeated, key)
+            if then.has_verdict:
                 verdict = cell.verdict if then.verdict == cell.verdict else "open"
                 cell = replace(cell, verdict=verdict, first=cell.verdict, again=then)
         table[key] = cell
     return table
 
 
-def judge_cell(
-    protocol: Protocol, rows: Mapping[Run, Row], name: str, task_name: str, times: int
-) -> Cell:
+def judge_cell(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Cell:
     """The verdict on a variant, and the number that it counts."""
-    task = protocol.tasks[task_name]
-    partner = protocol.partner(name)
-    mine = trial(protocol, name, task, times)
-    other = trial(protocol, partner, task, times)
+    task = protocol.tasks[key.task]
+    partner = protocol.partner(key.variant)
+    mine = trial(protocol, key.variant, task, key.times)
+    other = trial(protocol, partner, task, key.times)
     my_test = read_test(mine, rows, mine.seeds)
     my_readings = [mine.read(row) for row in my_test.rows]
     other_test = read_test(other, rows, other.seeds)
@@ -286,7 +297,7 @@ def judge_cell(
         my_test.rows,
         "baseline",
         unit,
-        median_interval(values)[0],
+        median_interval(values).median,
         at_edge=my_test.choice.at_edge,
         diverged=sum(math.isinf(reading.score) for reading in my_readings),
         failed=sum(not math.isfinite(value) for value in values),
@@ -294,16 +305,16 @@ def judge_cell(
         partner_rate=other_test.choice.rate or math.nan,
         pilots=len(task.selection_seeds),
     )
-    if name == partner:
+    if key.variant == partner:
         return cell
     pairs = list(zip(my_readings, other_readings, strict=True))
     scores = [mine.score - other.score for mine, other in pairs]
     both_rows = zip(my_test.rows, other_test.rows, strict=True)
-    outcome = judge(scores, 0.0, math.inf)
+    tally = judge(scores, 0.0, math.inf)
     apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
     return replace(
         cell,
-        verdict=VERDICTS[outcome.verdict],
+        verdict=VERDICTS[tally.verdict],
         difference=bounded_interval(apart),
         agree=max(sum(score > 0 for score in scores), sum(score < 0 for score in scores)),
         other_processor=sum(processor_of(x) != processor_of(y) for x, y in both_rows),
@@ -315,12 +326,12 @@ def most_reached(readings: Sequence[Reading]) -> bool:
     return 2 * sum(math.isfinite(reading.steps) for reading in readings) > len(readings)
 
 
-def bounded_interval(values: Sequence[float]) -> tuple[float, float, float]:
+def bounded_interval(values: Sequence[float]) -> MedianInterval:
     """The median with its interval; a NaN may be any number."""
     lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     median = lowest_median if lowest_median == highest_median else math.nan
-    return median, low, high
+    return MedianInterval(median, low, high)
 
 
 def missing_of_ranking(
@@ -384,9 +395,9 @@ def declaration_of_cell(content: Any, name: str, task: str) -> Any:
 def exploratory_cells(protocol: Protocol, table: Table) -> str:
     """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
     made = set()
-    for (name, task, _), cell in table.items():
+    for key, cell in table.items():
         rows = cell.rows + (cell.again.rows if cell.again else [])
-        made |= {(row["commit"], (name, task)) for row in rows}
+        made |= {(row["commit"], (key.variant, key.task)) for row in rows}
     return undeclared(protocol.file, made, declaration_of_cell)
 
 

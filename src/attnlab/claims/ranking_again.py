@@ -7,8 +7,7 @@ from pathlib import Path
 
 from attnlab.claims.ranking import (
     LONG,
-    VERDICTS,
-    Key,
+    CellKey,
     Protocol,
     Table,
     at_n_and_4n,
@@ -37,10 +36,10 @@ def open_ranking_again(
     committed = protocol.folder / COMMITTED_AGAIN
     again, commit = open_rows(committed, outputs / COMMITTED_AGAIN, apart=own)
     table = ranking_table(protocol, rows, names)
-    judged = judged_cells(protocol, table, quick=quick)
-    if not judged:
+    with_verdict = cells_with_verdict(protocol, table, quick=quick)
+    if not with_verdict:
         raise BadInput("nothing is ranked that could be repeated; run the command without --again")
-    cells = judged if len(names) == 1 else sample_of_cells(table, judged)
+    cells = with_verdict if len(names) == 1 else sample_of_cells(table, with_verdict)
     test_rows: list[Row] = []
     for key in cells:
         test_rows += table[key].rows
@@ -55,44 +54,44 @@ def open_ranking_again(
     return work, rows
 
 
-def judged_cells(protocol: Protocol, table: Table, *, quick: bool) -> list[Key]:
-    """The cells with a verdict; `quick`: of some tasks, n steps alone."""
-    judged = []
+def cells_with_verdict(protocol: Protocol, table: Table, *, quick: bool) -> list[CellKey]:
+    """The cells with a verdict; `quick`: of the tasks of --quick, after n steps."""
+    found = []
     for key, cell in table.items():
-        _, task, times = key
-        left_out = quick and (times == LONG or not protocol.tasks[task].quick)
-        if cell.verdict in VERDICTS.values() and not left_out:
-            judged.append(key)
-    return judged
+        is_quick = protocol.tasks[key.task].quick and key.times == 1
+        if cell.has_verdict and (is_quick or not quick):
+            found.append(key)
+    return found
 
 
-def sample_of_cells(table: Table, judged: Sequence[Key]) -> list[Key]:
+def sample_of_cells(table: Table, with_verdict: Sequence[CellKey]) -> list[CellKey]:
     """Some of the cells in which 9 or 10 of 10 seeds are on one side. The order is that of a
     digest of their names, so that a new variant adds cells and does not exchange them all."""
-    close = [key for key in judged if table[key].agree >= CLOSE]
+    close = [key for key in with_verdict if table[key].agree >= CLOSE]
     return sorted(close, key=digest_of_cell)[:SAMPLE]
 
 
-def digest_of_cell(key: Key) -> str:
+def digest_of_cell(key: CellKey) -> str:
     """A fixed number for a cell that has nothing to do with its results."""
-    return hashlib.sha256(repr(key).encode()).hexdigest()
+    # A plain tuple, because samples that are published were drawn by its words.
+    return hashlib.sha256(repr(tuple(key)).encode()).hexdigest()
 
 
 def missing_of_cells(
-    protocol: Protocol, rows: Mapping[Run, Row], again: Mapping[Run, Row], cells: Sequence[Key]
+    protocol: Protocol, rows: Mapping[Run, Row], again: Mapping[Run, Row], cells: Sequence[CellKey]
 ) -> list[Run]:
     """The test runs of some cells, and of what they are compared with, that were not repeated."""
     both = at_n_and_4n(with_tests(rows, again))
     missing: dict[Run, None] = {}  # in order, each once
-    for name, task_name, times in cells:
-        task = protocol.tasks[task_name]
-        for variant in (name, protocol.partner(name)):
-            own = trial(protocol, variant, task, times)
+    for key in cells:
+        task = protocol.tasks[key.task]
+        for variant in (key.variant, protocol.partner(key.variant)):
+            own = trial(protocol, variant, task, key.times)
             missing |= dict.fromkeys(read_test(own, both, own.seeds).missing)
     runs = []
     for run in missing:
         longer = with_steps(run, LONG * task_steps(run))
         said_by_longer = longer != run and longer in missing
-        if not is_pilot(run) and not said_by_longer:  # a lost pilot is not repeated
+        if not is_pilot(run.seed) and not said_by_longer:  # a lost pilot is not repeated
             runs.append(run)
     return runs

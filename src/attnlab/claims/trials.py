@@ -147,15 +147,15 @@ def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
     return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
 
 
-def is_pilot(run: Run) -> bool:
-    """Whether a run has a seed of pilots."""
-    return run.seed >= FIRST_PILOT
+def is_pilot(seed: int) -> bool:
+    """Whether a seed is one of pilots."""
+    return seed >= FIRST_PILOT
 
 
 def with_tests(rows: Mapping[Run, Row], tests: Mapping[Run, Row]) -> dict[Run, Row]:
     """The pilots of some rows, which choose the rates, with the tests of others."""
-    together = {run: row for run, row in rows.items() if is_pilot(run)}
-    together |= {run: row for run, row in tests.items() if not is_pilot(run)}
+    together = {run: row for run, row in rows.items() if is_pilot(run.seed)}
+    together |= {run: row for run, row in tests.items() if not is_pilot(run.seed)}
     return together
 
 
