@@ -140,8 +140,8 @@ def test_a_share_that_is_rounded_to_0_has_no_minus(share, words):
     ],
 )
 def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, words):
-    cell = Cell([{}] * 10, "worse", "steps", 300, MedianInterval(25, 0, 50), failed=failed, rate=rate,
-                partner_rate=0.1)  # fmt: skip
+    cell = Cell([{}] * 10, "worse", "steps", 300, MedianInterval(25, 0, 50), failed=failed,
+                rate=rate, partner_rate=0.1)  # fmt: skip
     assert cell_in_words(cell) == words
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
-from attnlab.claims.judge import RoleOfPrediction
+from attnlab.claims.judge import DECIDE, RoleOfPrediction
 from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
@@ -73,6 +73,11 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     def steps(self) -> Sequence[int | None]:
         """Its lengths; [None] if it is judged once, after as many steps as the base says."""
         return self.lengths or [None]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the sentence has a verdict only with it: it decides, or is a control."""
+        return self.role in (*DECIDE, "control")
 
     @property
     def is_difference(self) -> bool:

@@ -15,7 +15,7 @@ from attnlab.claims.claim import Claim, Prediction, sided
 from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
-from attnlab.claims.judge import DECIDE_OR_CONTROL, chance_of_error, power
+from attnlab.claims.judge import chance_of_error, power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
@@ -616,7 +616,7 @@ def errors_in_words(published: Sequence[JudgedClaim]) -> str:
     for judged in published:
         for key, evidence in judged.evidence().items():
             prediction = judged.claim.predictions[key]
-            is_decided = evidence.role in DECIDE_OR_CONTROL and evidence.verdict != "open"
+            is_decided = prediction.is_needed and evidence.verdict != "open"
             if is_decided and not prediction.always:
                 decided += 1
                 right *= 1 - chance_of_error(len(judged.claim.seeds_of(prediction)))
@@ -642,7 +642,7 @@ def drawn_findings(judged: JudgedClaim) -> list[Finding]:
     """The findings that a figure shows: ladders, what decides, and controls."""
     drawn = []
     for each in judged.findings:
-        if each.values and (each.prediction.role in DECIDE_OR_CONTROL or each.prediction.sizes):
+        if each.values and (each.prediction.is_needed or each.prediction.sizes):
             drawn.append(each)
     return drawn
 

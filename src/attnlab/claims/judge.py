@@ -26,10 +26,6 @@ FEWEST_JUDGED = LOOKS[0].seeds  # with fewer, values are shown and not judged
 # What a prediction is for its sentence. "against": if confirmed, the sentence is false there.
 RoleOfPrediction = Literal["for", "against", "control", "secondary", "shown"]
 DECIDE = ("for", "against")
-DECIDE_OR_CONTROL = (
-    *DECIDE,
-    "control",
-)  # a sentence has a verdict only if its controls are confirmed
 
 
 def answer_with(value: float, low: float, high: float, always: bool = False) -> Answer:

@@ -13,7 +13,7 @@ from attnlab.claims.claim import Claim, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, head_of, knows, undeclared
 from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
 from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
-from attnlab.claims.judge import DECIDE_OR_CONTROL, Evidence, verdict_on_sentence
+from attnlab.claims.judge import Evidence, verdict_on_sentence
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
 from attnlab.claims.trials import Row, Run, is_pilot, with_tests
 from attnlab.claims.work import Work
@@ -54,7 +54,7 @@ class JudgedClaim:
 
     def doubt(self, finding: Finding) -> str:
         """Why a prediction that is needed is open although its rows decide it; or nothing."""
-        if finding.prediction.role not in DECIDE_OR_CONTROL or not finding.is_decided:
+        if not finding.prediction.is_needed or not finding.is_decided:
             return ""
         if without := finding.without_room:
             seeds = f"{without} of {finding.tally.n} seeds"
@@ -87,9 +87,7 @@ class JudgedClaim:
 
     def needed(self) -> list[Finding]:
         """The findings on which the verdict on the sentence depends."""
-        return [
-            finding for finding in self.findings if finding.prediction.role in DECIDE_OR_CONTROL
-        ]
+        return [finding for finding in self.findings if finding.prediction.is_needed]
 
     def test_rows(self) -> Iterator[tuple[Finding, Row]]:
         """Every row of the test; one that several predictions read, once for each."""
@@ -193,7 +191,7 @@ def findings_again(
     """The findings of the predictions that decide, by the tests of another instruction set in
     `again`, at the rates that the pilots in `rows` choose."""
     findings = findings_of(claim, with_tests(rows, again))
-    return [finding for finding in findings if finding.prediction.role in DECIDE_OR_CONTROL]
+    return [finding for finding in findings if finding.prediction.is_needed]
 
 
 def missing_runs(
