@@ -18,7 +18,7 @@ from attnlab.errors import BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.probes.capture import costs, scalars, views
-from attnlab.trained.models import attention_factory
+from attnlab.settings.bind import attention_factory
 from attnlab.training.config import read_config
 from attnlab.training.run import run
 from tests.attention.formulas import scaled_dot

@@ -15,7 +15,7 @@ from attnlab.init import init_weights
 from attnlab.model import GPT
 from attnlab.plotting.drawing import KNOWN
 from attnlab.rng import generator
-from attnlab.trained.models import attention_factory
+from attnlab.settings.bind import attention_factory
 from tests import conftest
 from tests.attention.formulas import CASES
 from tests.attention.layers import settings

@@ -14,7 +14,7 @@ from attnlab.attention.core import tells_cost
 from attnlab.errors import BadInput, BadSetting
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.trained.models import attention_factory
+from attnlab.settings.bind import attention_factory
 from tests.attention.layers import (
     DELTA,
     VARIANTS,

@@ -14,7 +14,7 @@ from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import costs, first_nonfinite, mean_future_mass, scalars, views
 from attnlab.rng import Rule, normal
-from attnlab.trained.models import attention_factory
+from attnlab.settings.bind import attention_factory
 from attnlab.training.layer_check import check_layers
 from tests.attention.layers import VARIANTS, settings
 from tests.attention.researchers import Delta

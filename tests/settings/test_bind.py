@@ -12,10 +12,9 @@ import attnlab.model
 import tests.conftest
 from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
-from attnlab.settings.bind import bind
+from attnlab.settings.bind import attention_factory, bind
 from attnlab.settings.own_code import is_users_file
 from attnlab.settings.types import ModelSettings
-from attnlab.trained.models import attention_factory
 
 GIVEN: dict[str, Any] = {
     "n_head": 2, "n_layer": 1, "block_size": 8, "n_embd": 4, "init": "unit", "mine": 1,

@@ -24,9 +24,9 @@ from attnlab.data.alphabets import Bytes, Characters, Subwords
 from attnlab.errors import BadInput
 from attnlab.model import GPT, gelu_tanh, relu_squared, rms_norm
 from attnlab.probes.capture import views
+from attnlab.settings.bind import attention_factory
 from attnlab.trained.checkpoints import open_model
 from attnlab.trained.export import tokenizer_of
-from attnlab.trained.models import attention_factory
 from attnlab.trained.transformers import from_gpt2, to_gpt2, views_of_transformers
 from attnlab.training.config import read_config
 from attnlab.training.run import run

@@ -12,7 +12,7 @@ from attnlab.attention import AttentionConfig
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.trained.models import attention_factory
+from attnlab.settings.bind import attention_factory
 from attnlab.training.layer_check import check_layer, check_layers
 from examined.small import C, H
 from tests.training.user_layers import DISHONEST, HONEST, NO_MASKS, T, own

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attnlab.attention.core import build_mask, causal, sdpa
-from attnlab.settings.trainer import for_lightning
+from attnlab.settings.bind import for_lightning
 from attnlab.settings.types import read_settings
 from attnlab.training.config import read_config
 from attnlab.training.optimizers import (

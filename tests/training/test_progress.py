@@ -12,8 +12,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning.pytorch.callbacks import TQDMProgressBar
 
+from attnlab.training.callbacks import StepBar
 from attnlab.training.config import read_config
-from attnlab.training.progress import StepBar
 from attnlab.training.run import Request, make_trainer
 from attnlab.training.sweep_progress import begin_sweep, in_minutes, note_end_of_run, runs_of
 from tests.conftest import settings

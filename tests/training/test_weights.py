@@ -13,8 +13,7 @@ from attnlab.data.sequences import induction
 from attnlab.errors import BadInput
 from attnlab.init import init_weights
 from attnlab.model import GPT
-from attnlab.trained.evaluation import by_position
-from attnlab.trained.models import at_length
+from attnlab.trained.evaluation import at_length, by_position
 from attnlab.training.config import read_config
 from tests.conftest import settings
 

@@ -12,8 +12,8 @@ from attnlab.runs.best_rate import Best, Tried
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
 from attnlab.runs.family import Verdicts, family_of
 from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
-from attnlab.runs.more_seeds import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.report import all_sentences, numbers_of
+from attnlab.runs.seed_statistics import forecast, smallest_difference, why_no_forecast
 from attnlab.runs.share import shares_of
 from attnlab.runs.tables import mean_or_texts, run_table, verdict_in_a_word
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from attnlab.runs.compare import Comparison, Question, equal_within, in_question
 from attnlab.runs.family import LEVEL, family_of, questions_of
-from attnlab.runs.more_seeds import forecast, smallest_difference
-from attnlab.runs.seed_statistics import LOOKS
+from attnlab.runs.seed_statistics import LOOKS, forecast, smallest_difference
 
 
 def verdict_sentence(c: Comparison) -> str:

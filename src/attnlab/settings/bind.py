@@ -1,4 +1,4 @@
-"""From a node of the configuration to the object it names, checked against its signature."""
+"""From the nodes of the configuration to the objects they name, checked against signatures."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -6,16 +6,25 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any, Protocol, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin, get_type_hints
 
+import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import nn
 
 import attnlab.attention
 import attnlab.model
-from attnlab.attention import SelfAttention
+from attnlab.attention import AttentionConfig, SelfAttention
 from attnlab.errors import BadInput
+from attnlab.init import init_weights
+from attnlab.model import GPT, AttentionFactory
 from attnlab.settings.own_code import Node
-from attnlab.settings.roles import MAIN
+from attnlab.settings.roles import MAIN, Settings
+from attnlab.settings.trainer_arguments import OF_ATTNLAB, check_arguments
+from attnlab.settings.types import ModelSettings, TrainerSettings
+
+if TYPE_CHECKING:  # Lightning takes most of a start, and typos need none of it
+    import lightning.pytorch as L
 
 # A name without a dot is a public name of attnlab; any other name is an import path.
 PUBLIC: dict[str, str] = {}  # name -> the module that has it
@@ -164,3 +173,60 @@ def is_call(hint: object) -> bool:
     """Whether a type asks for a function: `Callable[...]`, or a protocol with `__call__`."""
     protocol = inspect.isclass(hint) and Protocol in hint.__mro__ and "__call__" in vars(hint)
     return protocol or get_origin(hint) is Callable
+
+
+def attention_factory(attn: Node) -> AttentionFactory:
+    """The attention of a model: one variant, or `attn.layers`, several in turn."""
+    attn = {key: value for key, value in attn.items() if key != "source"}
+    if "layers" not in attn:
+        return bind(attn, "attn", supplied=["config"])
+    variants = [
+        bind(node, f"attn.layers.{n}", supplied=["config"]) for n, node in attn["layers"].items()
+    ]
+
+    def in_turn(config: AttentionConfig) -> nn.Module:
+        return variants[config.layer % len(variants)](config)
+
+    return in_turn
+
+
+def model_factory(model: ModelSettings, attn: Node, seed: int) -> Callable[[int], GPT]:
+    """Makes the model with its initial weights from a vocabulary size; BadInput for settings that
+    no class takes, and from the factory for those that do not fit together."""
+    arguments = model.plain()
+    make = bind(
+        arguments,
+        "model",
+        supplied=["attn", "vocab_size"],
+        ignored=["init", "qk_std", "source"],
+    )
+    make_attention = attention_factory(attn)
+
+    def with_initial_weights(vocab_size: int) -> GPT:
+        net: GPT = make(attn=make_attention, vocab_size=vocab_size)
+        init_weights(net, seed, scheme=model.init, qk_std=model.qk_std)
+        return net
+
+    return with_initial_weights
+
+
+def bound_trainer(trainer: TrainerSettings) -> "Callable[..., L.Trainer]":
+    """Lightning's Trainer with its arguments; BadInput for one that a run cannot have."""
+    check_arguments(trainer.plain())
+    return bind(for_lightning(trainer), "trainer", supplied=OF_ATTNLAB)
+
+
+def for_lightning(trainer: TrainerSettings) -> Settings:
+    """The settings of the trainer in Lightning's terms: a precision, and batches for steps."""
+    batches = trainer.val_check_interval * trainer.accumulate_grad_batches
+    arguments = trainer.plain()
+    precision: str = trainer.precision
+    if precision == "auto":
+        on_gpu = torch.cuda.is_available() and arguments["accelerator"] in ("auto", "gpu", "cuda")
+        # Where it is emulated, as on a T4, bf16 is slower than fp32.
+        fast = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if fast else "32-true"
+    if arguments.get("min_steps"):
+        # Lightning would also wait for the end of an epoch, and there is only one.
+        arguments["min_epochs"] = 0
+    return arguments | {"precision": precision, "val_check_interval": batches}

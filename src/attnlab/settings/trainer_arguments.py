@@ -1,22 +1,14 @@
 """What a run does with each argument of Lightning's Trainer, and which callbacks it refuses.
 
 One table: the advice where an argument is typed, the refusal, and the table in docs/training.md
-come from it. The types of those with a narrower range than Lightning's stand beside it.
+come from it. `TrainerSettings` has the types of those with a narrower range than Lightning's.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
-
-from pydantic import PositiveInt
+from typing import NamedTuple
 
 from attnlab.errors import BadInput
-from attnlab.settings.ordered import OrderedSettings
 from attnlab.settings.roles import Settings
-
-# 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
-Precision = Literal["auto", "32-true", "bf16-mixed", "bf16-true", "64-true"]
-# Strategies that fork or spawn lose the result of the process that trains.
-Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
 
 
 class Argument(NamedTuple):
@@ -113,17 +105,6 @@ CALLBACKS = {
     "StochasticWeightAveraging": "it averages after the last validation; use callbacks=ema",
     "ThroughputMonitor": "metrics.json has tokens_per_second; it reads batches of another form",
 }
-
-
-class TrainerSettings(OrderedSettings, extra="allow"):
-    """The arguments of Lightning's Trainer that have a narrower range here."""
-
-    strategy: Strategy
-    precision: Precision
-    max_steps: PositiveInt
-    val_check_interval: PositiveInt
-    accumulate_grad_batches: PositiveInt
-    log_every_n_steps: PositiveInt
 
 
 def check_arguments(trainer: Settings) -> None:

@@ -1,18 +1,52 @@
 """The settings of a run as typed objects: the keys of conf/train.yaml and what they may be."""
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Ge, Le, Lt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-from pydantic import PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    PositiveInt,
+    PrivateAttr,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic.functional_validators import ModelWrapValidatorHandler
+from typing_extensions import Self
 
 from attnlab.errors import BadInput, first_line
-from attnlab.settings.ordered import OrderedSettings
 from attnlab.settings.roles import Settings, flat, in_present_words
-from attnlab.settings.trainer_arguments import TrainerSettings
 
 ConfigGroup = dict[str, Any]  # the arguments of one object
+# 16-mixed is missing: the gradients of its scaled loss would be clipped wrongly.
+Precision = Literal["auto", "32-true", "bf16-mixed", "bf16-true", "64-true"]
+# Strategies that fork or spawn lose the result of the process that trains.
+Strategy = Literal["auto", "ddp", "ddp_find_unused_parameters_true"]
+
+
+class OrderedSettings(BaseModel, strict=True):
+    """Settings that are written in the order in which they were read, without later defaults."""
+
+    _order: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, given: Settings, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        part = validate(given)
+        part._order = list(given)
+        return part
+
+    @model_serializer
+    def _in_order(self) -> Settings:
+        values = dict(self)
+        added = [name for name in type(self).model_fields if name in self.model_fields_set]
+        return {name: values[name] for name in dict.fromkeys([*self._order, *added])}
+
+    def plain(self) -> Settings:
+        """The settings as plain values, as they are written to files."""
+        return self.model_dump()
 
 
 class ModelSettings(OrderedSettings, extra="allow"):
@@ -34,6 +68,17 @@ class DataSettings(OrderedSettings, extra="allow"):
     batch_size: PositiveInt
     eval_lengths: list[PositiveInt] | None
     source: str | None = None  # SHA-256 of the data
+
+
+class TrainerSettings(OrderedSettings, extra="allow"):
+    """The arguments of Lightning's Trainer that have a narrower range here."""
+
+    strategy: Strategy
+    precision: Precision
+    max_steps: PositiveInt
+    val_check_interval: PositiveInt
+    accumulate_grad_batches: PositiveInt
+    log_every_n_steps: PositiveInt
 
 
 class RunSettings(OrderedSettings, extra="forbid"):

@@ -103,7 +103,7 @@ def unknown_key(key: str, words: Sequence[str]) -> str:
 def refusal_of_argument(key: str, words: Sequence[str]) -> str:
     """Why a run cannot have an argument of the Trainer as it was typed, "" if it can."""
     # Torch takes most of the time of an answer, and most answers need none of it.
-    from attnlab.settings.trainer import bound_trainer
+    from attnlab.settings.bind import bound_trainer
     from attnlab.settings.types import read_settings
 
     own = [f"+{word}" for word in words if word.partition("=")[0] == key]

@@ -15,10 +15,12 @@ from attnlab.errors import BadInput
 from attnlab.model import GPT
 from attnlab.probes import measures
 from attnlab.probes.capture import eval_mode
-from attnlab.settings.bind import bind
+from attnlab.settings.bind import bind, model_factory
+from attnlab.settings.own_code import Node
 from attnlab.settings.types import ConfigGroup, ModelSettings
 from attnlab.trained.checkpoints import model_settings_of, open_model
-from attnlab.trained.models import at_length
+
+LONGEST_TEXT = 2**14  # a mask of length x length is built: 256 MB
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,31 @@ def at_lengths(
         AtLength(at_length(net, model, attn, n), data.at_length(n).held_out("val", n), n)
         for n in lengths
     ]
+
+
+def at_length(net: GPT, model: ModelSettings, attn: Node, length: int) -> GPT:
+    """A model with the same weights for `length` symbols; the same model, if they fit into it.
+
+    The settings are those of its run. Raises BadInput if the length is out of range, or if the
+    model has weights for each position.
+    """
+    if not 1 <= length <= LONGEST_TEXT:
+        raise BadInput(f"length = {length} must be from 1 to {LONGEST_TEXT:,}")
+    if length <= net.block_size:
+        return net
+    beyond = f"length = {length} is beyond model.block_size = {net.block_size}"
+    if net.wpe is not None:
+        raise BadInput(
+            f"{beyond}, and the model has learned no embeddings for positions there; train with "
+            "model.positions=none, and attn=rotary or attn=alibi for example"
+        )
+    make = model_factory(model.model_copy(update={"block_size": length}), attn, seed=0)
+    longer = make(net.vocab_size)
+    try:
+        longer.load_state_dict(net.state_dict())
+    except RuntimeError as error:
+        raise BadInput(f"{beyond}, on which the shapes of its weights depend") from error
+    return longer.to(next(net.parameters())).train(net.training)  # device and dtype
 
 
 class PositionLosses(TypedDict):

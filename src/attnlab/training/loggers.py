@@ -2,7 +2,7 @@
 
 import csv
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnlab.errors import BadInput, first_line
 from attnlab.probes.base import SHOWN_FIRST
-from attnlab.settings.roles import Settings, attention_name, flat, is_below, last_of, settings_with
+from attnlab.settings.roles import Settings, attention_name, flat, last_of, told_apart
 from attnlab.settings.types import RunSettings
 
 EVENTS = "events.out.tfevents."  # how TensorBoard's files begin; the seconds of their start follow
@@ -32,22 +32,19 @@ def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -
     return loggers
 
 
-def telling_settings(settings: RunSettings, overrides: Iterable[str]) -> Settings:
+def telling_settings(settings: RunSettings, overrides: Sequence[str]) -> Settings:
     """The settings by which runs are told apart, under short names: the variant, seed, sizes,
     steps and learning rate, and whatever else was typed that can change the result."""
     every = flat(settings.plain())
-    typed = last_of(overrides)
-    told: Settings = {"attn": attention_name(every, typed)}
+    told: Settings = {"attn": attention_name(every, last_of(overrides))}
     names = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
     for key in (*names, "trainer.max_steps"):
         if key in every:  # an optimizer of the user's may have no learning rate
             told[key.rpartition(".")[2]] = every[key]
-    for key, override in typed.items():
-        said_already = key in settings_with("named") or is_below(key, "shown")
-        if not said_already:
-            value = every.get(key, override.partition("=")[2])
-            plain = isinstance(value, bool | int | float | str)
-            told.setdefault(key.rpartition(".")[2], value if plain else str(value))
+    for key, override in told_apart(overrides).items():
+        value = every.get(key, override.partition("=")[2])
+        plain = isinstance(value, bool | int | float | str)
+        told.setdefault(key.rpartition(".")[2], value if plain else str(value))
     return told
 
 

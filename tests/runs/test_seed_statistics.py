@@ -11,21 +11,19 @@ import pytest
 
 from attnlab.runs.compare import compare
 from attnlab.runs.frame import read_runs
-from attnlab.runs.more_seeds import (
-    answer_chances,
-    forecast,
-    smallest_difference,
-    why_no_forecast,
-)
 from attnlab.runs.report import all_sentences
 from attnlab.runs.seed_statistics import (
     LOOKS,
     Answer,
+    answer_chances,
     answer_of,
     chance_of_wrong_verdict,
+    forecast,
+    smallest_difference,
     stand_after_holm,
     verdict_chances,
     verdict_of,
+    why_no_forecast,
 )
 from attnlab.runs.tables import comparison_table
 from tests.invented import write_run
