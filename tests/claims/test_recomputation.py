@@ -216,7 +216,7 @@ def same(finding: Finding, said: Said) -> bool:
         return False
     if not finding.values:
         return True
-    numbers = [mine.n, mine.yes, mine.median, mine.low, mine.high]
+    numbers = [mine.n, mine.agree, mine.median, mine.low, mine.high]
     theirs = [said.n, said.yes, said.median, said.low, said.high]
     return theirs == pytest.approx(numbers, nan_ok=True)
 
