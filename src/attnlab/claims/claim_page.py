@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
 from attnlab.claims.claim import Claim, Prediction, sided
-from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
 from attnlab.claims.judge import chance_of_error, power
@@ -25,7 +24,7 @@ from attnlab.claims.reach import (
     verdict_words,
     why_limited,
 )
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
+from attnlab.claims.rows import COMMITTED, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run, instruction_set_of
 from attnlab.claims.work import arm_settings, composed, import_beside
 from attnlab.errors import BadInput
@@ -114,8 +113,7 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     published = []
     committed = committed_rows(claims[0].folder.parent)
     for claim in claims:
-        for name in (COMMITTED, COMMITTED_AGAIN):
-            refuse_lost_rows(claim.folder / name)
+        refuse_lost_rows(claim.folder)
         judged = judge_files(claim, committed)
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
@@ -139,6 +137,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
     """The generated part of a claim's page: what came out, how to repeat it, the details, and
     earlier attempts."""
     claim = judged.claim
+    # Each run once, also if several predictions read it.
     rows = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
     figure = "![The values of each prediction by seed, and its threshold](figure.svg)"

@@ -133,9 +133,10 @@ def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row
 def judge_prediction(
     claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
 ) -> Finding:
-    """Judge one prediction at one length, by the seeds that all its arms have."""
+    """Judge a prediction, by its name, at one length by the seeds that all its arms have."""
     prediction = claim.predictions[name]
     metric = prediction.metric
+    # The metric of a run that diverged: no loss is worse than that.
     worst = math.inf if metric == "val_loss" else prediction.worst
     arms = claim.arms_of(prediction, steps)
     tested = {arm: read_test(of, rows, seeds) for arm, of in arms.items()}

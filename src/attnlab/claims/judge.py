@@ -99,6 +99,12 @@ def chance_of_error(most: int) -> float:
     return 2 * power(most, 0.5)
 
 
+def common_verdict(verdicts: Collection[str]) -> str:
+    """The verdict if all say the same, as on two lengths or two instruction sets; or else open."""
+    first, *others = verdicts
+    return first if all(verdict == first for verdict in others) else "open"
+
+
 class Evidence(NamedTuple):
     """What a prediction says of its sentence."""
 

@@ -4,6 +4,7 @@ The runs that decide can be repeated with another instruction set of the process
 differs. A verdict that changes is no verdict: then the prediction is open.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,9 +14,9 @@ from attnlab.claims.claim import Claim, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, head_of, knows, undeclared
 from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
 from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
-from attnlab.claims.judge import Evidence, verdict_on_sentence
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
-from attnlab.claims.trials import Row, Run, is_pilot, with_tests
+from attnlab.claims.judge import Evidence, common_verdict, verdict_on_sentence
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, kept_rows
+from attnlab.claims.trials import Row, Run, each_once, is_pilot, with_tests
 from attnlab.claims.work import Work
 
 
@@ -73,16 +74,14 @@ class JudgedClaim:
     def evidence(self) -> dict[str, Evidence]:
         """What each prediction says of the sentence, by its key. It is open if its lengths, or its
         two instruction sets, do not all say the same, and where there is a doubt."""
-        of_key: dict[str, set[str]] = {}
+        verdicts: dict[str, list[str]] = defaultdict(list)
         for finding in self.findings:
-            verdicts = of_key.setdefault(finding.key, set())
-            verdicts.add("open" if self.doubt(finding) else finding.verdict)
+            verdicts[finding.key].append("open" if self.doubt(finding) else finding.verdict)
             if finding.name in self.again:
-                verdicts.add(self.again[finding.name].verdict)
+                verdicts[finding.key].append(self.again[finding.name].verdict)
         evidence = {}
-        for key, verdicts in of_key.items():
-            verdict = verdicts.pop() if len(verdicts) == 1 else "open"
-            evidence[key] = Evidence(self.claim.predictions[key].role, verdict)
+        for key, of_key in verdicts.items():
+            evidence[key] = Evidence(self.claim.predictions[key].role, common_verdict(of_key))
         return evidence
 
     def needed(self) -> list[Finding]:
@@ -202,42 +201,51 @@ def missing_runs(
     Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
     seeds, and goes on to the next stage while that can decide.
     """
-    missing: dict[Run, None] = {}  # in order, each once
+    wanted = []
     for finding in findings_of(claim, rows, pilots=pilots):
         prediction = finding.prediction
-        if (prediction.long and not long) or (pilots and prediction.role == "shown"):
-            continue
-        missing |= dict.fromkeys(finding.missing)
-    return list(missing)
+        if (long or not prediction.long) and not (pilots and prediction.role == "shown"):
+            wanted.append(finding)
+    return each_once(finding.missing for finding in wanted)
 
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The runs of what decides that were not repeated with another instruction set."""
-    missing: dict[Run, None] = {}  # in order, each once
-    for finding in findings_again(claim, rows, again):
-        missing |= dict.fromkeys(finding.missing)
+    missing = each_once(finding.missing for finding in findings_again(claim, rows, again))
     return [run for run in missing if not is_pilot(run.seed)]  # a lost pilot is not repeated
 
 
 def open_claim(
-    claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
+    claim: Claim,
+    outputs: Path,
+    *,
+    pilots: bool = False,
+    long: bool = False,
+    fresh: bool = False,
+    again: bool = False,
 ) -> Work:
     """What `attnlab reproduce` does for a claim: its test or, with `pilots`, the pilots; `long`
     also runs what the claim marks so. With `fresh`, committed rows choose the learning rates, and
-    the test is run again."""
+    the test is run again; with `again`, what decides is repeated with another instruction set."""
     outputs = outputs.resolve() / claim.folder.name
-    committed = claim.folder / COMMITTED
-    rows, commit = open_rows(committed, outputs / "rows.jsonl")
+    kept = kept_rows(claim.folder, outputs)
+    rows = kept.rows
     if fresh:
         rows = Rows(outputs / "fresh.jsonl")
-        rows |= with_tests(Rows(committed), {})  # their pilots, which are not written again
+        # The pilots of the committed rows, which are not written again.
+        rows |= with_tests(Rows(claim.folder / COMMITTED), {})
+    missing = partial(missing_runs, claim, rows, pilots=pilots, long=long)
+    if again:
+        missing = partial(missing_again, claim, rows, kept.again)
     return Work(
         folder=claim.folder,
-        outputs=outputs,
+        outputs=outputs / "again" if again else outputs,
         rows=rows,
-        commit=commit,
-        missing=partial(missing_runs, claim, rows, pilots=pilots, long=long),
+        commit=kept.commit,
+        missing=missing,
         reads=functions_by_arm(claim),
+        again=None if fresh else kept.again,
+        smaller_set=set_to_repeat(claim, rows, kept.again) if again else "",
     )
 
 
@@ -257,24 +265,6 @@ def seeds_seen(claim: Claim, outputs: Path) -> str:
         f"Exploratory: seeds {min(seen)} to {max(seen)} were run before ({own.file}); choose "
         "another first_seed, so that no threshold can follow the runs that test it."
     )
-
-
-def open_claim_again(claim: Claim, outputs: Path) -> tuple[Work, Rows]:
-    """What `attnlab reproduce --again` does for a claim: repeat the runs that decide with another
-    instruction set. Also the rows that it repeats."""
-    outputs = outputs.resolve() / claim.folder.name
-    rows, _ = open_rows(claim.folder / COMMITTED, outputs / "rows.jsonl")
-    again, commit = open_rows(claim.folder / COMMITTED_AGAIN, outputs / "rows-again.jsonl")
-    work = Work(
-        folder=claim.folder,
-        outputs=outputs / "again",
-        rows=again,
-        commit=commit,
-        missing=partial(missing_again, claim, rows, again),
-        reads=functions_by_arm(claim),
-        smaller_set=set_to_repeat(claim, rows, again),
-    )
-    return work, rows
 
 
 def set_to_repeat(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> str:

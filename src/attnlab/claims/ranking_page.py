@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import FEWEST_JUDGED
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.ranking import (
@@ -17,7 +16,7 @@ from attnlab.claims.ranking import (
     exploratory_cells,
     ranking_table,
 )
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.runs.family import LEVEL, Family, family_of_answers
@@ -55,8 +54,7 @@ def ranking_report(
 
 def publish_ranking(protocol: Protocol) -> Path:
     """Write the page; BadInput if rows are not those that were declared."""
-    for name in (COMMITTED, COMMITTED_AGAIN):
-        refuse_lost_rows(protocol.folder / name)
+    refuse_lost_rows(protocol.folder)
     rows = Rows(protocol.folder / COMMITTED)
     again = Rows(protocol.folder / COMMITTED_AGAIN)
     table = ranking_table(protocol, rows, protocol.arms, again)
@@ -93,7 +91,7 @@ def ranking_block(protocol: Protocol, table: Table) -> str:
 
 
 def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: int) -> str:
-    """The cells of some variants at one length."""
+    """The cells of some variants after n steps or, with `times` = 4, after 4 n."""
     heads = [f"{name}, {times * task.steps:,}" for name, task in protocol.tasks.items()]
     lines = []
     for name in names:
@@ -140,8 +138,8 @@ def cell_in_words(cell: Cell) -> str:
         return median_and_unit
     middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
     difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
-    if cell.again and cell.again.verdict != cell.first:
-        both = f"{cell.first}, {cell.again.verdict}"
+    if cell.again and cell.again.verdict != cell.first_verdict:
+        both = f"{cell.first_verdict}, {cell.again.verdict}"
         difference += f"<br>not the same on two processors: {both}"
     if cell.rate != cell.partner_rate:
         difference += f"<br>rates {cell.rate:g}, {cell.partner_rate:g}"
@@ -154,7 +152,7 @@ def with_verdict(table: Table) -> Table:
 
 
 def family_of_cells(cells: Table) -> Family[CellKey]:
-    """The verdicts of cells as one family."""
+    """The verdicts of cells as one family; each cell has ten seeds."""
     return family_of_answers({key: (cell.verdict, FEWEST_JUDGED) for key, cell in cells.items()})
 
 
@@ -184,9 +182,9 @@ def repeated_in_words(cells: Table) -> str:
             continue
         repeated += 1
         used |= {row["instruction_set"] for row in cell.again.rows}
-        if cell.again.verdict != cell.first:
+        if cell.again.verdict != cell.first_verdict:
             then = cell.again.verdict
-            changed.append(f"{name} on {task} at {times} n was {cell.first}, then {then}")
+            changed.append(f"{name} on {task} at {times} n was {cell.first_verdict}, then {then}")
     if not repeated:
         return (
             "no verdict was repeated with another instruction set, so rounding may decide one at "

@@ -7,7 +7,7 @@ there say. Nothing else decides what is trained, so every call continues where t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import chain, product, takewhile
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
@@ -118,6 +118,11 @@ def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested
     runs = [arm.run(seed, choice.rate) for seed in seeds]
     found = [rows[run] for run in takewhile(lambda run: run in rows, runs)]
     return Tested(found, [run for run in runs if run not in rows], choice)
+
+
+def each_once(runs: Iterable[Iterable[Run]]) -> list[Run]:
+    """Runs that several tests lack, in order."""
+    return list(dict.fromkeys(chain.from_iterable(runs)))
 
 
 def metric_of(row: Row, key: str, worst: float = math.nan) -> float:

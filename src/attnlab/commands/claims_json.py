@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.finding import Finding
@@ -11,7 +11,6 @@ from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
 from attnlab.claims.ranking_page import family_of_cells, with_verdict
 from attnlab.claims.reach import limits_of, reach_line
-from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import Work
 
 
@@ -66,15 +65,10 @@ def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
 
 
 def ranking_content(
-    protocol: Protocol,
-    rows: Mapping[Run, Row],
-    names: Sequence[str],
-    lengths: Sequence[int],
-    work: Work,
-    again: Mapping[Run, Row],
+    protocol: Protocol, names: Sequence[str], lengths: Sequence[int], work: Work
 ) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
-    table = ranking_table(protocol, rows, names, again)
+    table = ranking_table(protocol, work.rows, names, work.again)
     shown = {key: cell for key, cell in table.items() if key.times in lengths}
     family = family_of_cells(with_verdict(shown))
     ahead = work.ahead() if work.ahead else None
