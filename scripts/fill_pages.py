@@ -1,4 +1,4 @@
-"""Fill the numbers of README.md and docs/ from the rows of the claims.
+"""Fill the numbers of README.md, docs/ and the pages of claims from the rows of the claims.
 
     python scripts/fill_pages.py
 
@@ -10,6 +10,7 @@
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
     <!-- claim.prediction# -->...<!-- / -->        how many seeds agree
+    <!-- claim.prediction+ -->...<!-- / -->        in how many seeds its value is above 0
     <!-- claim.prediction% -->...<!-- / -->        share of what attention gives; the arms are
                                                    [X, none, softmax]
 
@@ -49,9 +50,12 @@ from attnlab.probes.measures import MEASURES
 from attnlab.settings.trainer_arguments import table_of_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *(ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))),
+    *sorted(ROOT.glob("experiments/*/README.md")),
+]
 TABLE = re.compile(r"(<!-- table\.([\w.]+) -->).*?(<!-- /table -->)", re.DOTALL)
-CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
+CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#+]|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 # The models without attention of docs/tasks.md; `python -m scripts.task_floors` trains them.
 FLOORS = ROOT / "experiments" / "ranking" / "rows-floors.jsonl"
@@ -130,6 +134,8 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         return f"**{number}** ({rest}"
     if kind == "#":
         return f"**{finding.tally.agree} of {finding.tally.n}**"
+    if kind == "+":
+        return f"**{sum(x > 0 for x in finding.values)} of {len(finding.values)}**"
     if kind:
         return f"{median(finding.scores[kind[1:]]):.2f}"
     number, space, rest = median_in_words(finding).partition(" ")
