@@ -57,7 +57,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     metric: str = "val_loss"  # a key of the row's values: of metrics.json, or of `read`
     read: str = ""  # measure.function: further values, from the directory of a finished run
     worst: float = math.nan  # the metric of a run that diverged
-    contrast: Literal["", "difference", "level", "min", "max", "interaction"] = ""
+    contrast: Literal["", "level", "min", "max", "interaction"] = ""  # "": see `value`
     weights: tuple[float, ...] = ()  # one an arm: the contrast is the weighted sum
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
@@ -82,7 +82,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     @property
     def is_difference(self) -> bool:
         """Whether it judges one arm minus another."""
-        if self.weights or self.contrast in ("difference", "interaction"):
+        if self.weights or self.contrast == "interaction":
             return True
         return not self.contrast and len(self.arms) > 1
 
