@@ -46,6 +46,7 @@ from attnlab.claims.ranking_page import cells_of_variant, variant_table
 from attnlab.claims.reach import limits_of, reach_line, risk_in_words
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
+from attnlab.errors import BadInput
 from attnlab.probes.measures import MEASURES
 from attnlab.settings.trainer_arguments import table_of_arguments
 
@@ -169,8 +170,11 @@ def floor_runs() -> Iterator[Run]:
 
 @cache
 def row_values(run: Run) -> dict[str, Any]:
-    """The accuracies of a run without attention; KeyError if it has no row."""
-    return read_rows(FLOORS)[run]["values"]
+    """The accuracies of a run without attention; BadInput if it has no row."""
+    rows = read_rows(FLOORS)
+    if run not in rows:
+        raise BadInput(f"{FLOORS} has no row of {run}; commit, and python -m scripts.task_floors")
+    return rows[run]["values"]
 
 
 def guessing(setting: str) -> float:

@@ -25,10 +25,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_gap_of_ten_makes_softmax_one_hot_to_four_digits():
+def test_a_gap_of_ten_makes_softmax_one_hot_to_three_decimals():
     pattern = torch.tensor([10.0, 0.0, 0.0]).softmax(0)
     assert pattern[0] == pytest.approx(1 / (1 + 2 * math.exp(-10)))
     assert 0.9999 < pattern[0] < 1
+    assert pattern.mul(1000).round().tolist() == [1000.0, 0.0, 0.0]
 
 
 def test_scores_spread_by_the_root_of_the_width_at_unit_variance_and_not_in_gpt2():
@@ -172,10 +173,13 @@ def test_the_pattern_of_a_long_text():
     assert 10_000**2 * 4 == 400e6 and 100_000**2 * 4 == 40e9  # bytes in fp32
 
 
-def test_more_heads_have_no_more_parameters():
+def test_more_heads_have_no_more_parameters_unless_their_width_is_kept():
+    C, D = 16, 4
     for heads in (1, 2, 8):
-        layer = SelfAttention(AttentionConfig(16, heads, block_size=4, bias=False))
-        assert sum(p.numel() for p in layer.parameters()) == 4 * 16**2
+        config = AttentionConfig(C, heads, block_size=4, bias=False)
+        for width, expected in ((None, 4 * C**2), (D, 4 * C * D * heads)):
+            layer = SelfAttention(config, head_size=width)
+            assert sum(p.numel() for p in layer.parameters()) == expected
 
 
 def test_bert_has_three_separate_matrices():
@@ -280,10 +284,12 @@ def test_the_cosine_of_input_and_output_is_that_of_unrelated_vectors():
     assert torch.stack(sizes).mean() == pytest.approx(float(unrelated.abs().mean()), abs=0.02)
 
 
-def test_learned_positions_end_at_the_block_size():
+def test_learned_positions_end_at_the_block_size_and_serve_shorter_texts():
     config, _ = composed(["preset=micro", "model.block_size=8"], ROOT / "experiments")
-    net = config.model(5)
+    net = config.model(5).eval()
     assert net.wpe.weight.shape[0] == 8
+    ids = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])
+    assert torch.allclose(net(ids[:, :5]), net(ids)[:, :5], atol=1e-6)
     with pytest.raises(ValueError, match="9 positions do not fit"):
         net(torch.zeros(1, 9, dtype=torch.int64))
 

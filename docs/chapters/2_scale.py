@@ -389,7 +389,8 @@ paragraph(
 # (Build a Large Language Model, section 3.4.1) adds that such gradients "can drastically slow down
 # learning or cause training to stagnate". The condition matters: scores must vary widely at the
 # start. Even then the loss decreases, because the embeddings and the MLP learn. The attention of a
-# wide head starts late; `experiments/unscaled` measures how much of it is left.
+# wide head starts late: the claim [unscaled](../../experiments/unscaled/README.md) measures how much of it is left
+# after 300, 1,200 and 4,800 steps.
 #
 # ## Summary
 #
@@ -433,10 +434,11 @@ answer
 
 # %% [markdown]
 # **3.** Leaving out the scale is equivalent to another initialization of the query and key weights.
-# Which one?
+# Which one? Can training undo it?
 
 # %% tags=["hide-cell"]
-# Weights that are D^(1/4) times larger: the factor enters twice, through q and through k.
+# Weights that are D^(1/4) times larger: the factor enters twice, through q and through k. So training can undo it,
+# by smaller weights. It takes steps, because saturated rows get almost no gradient.
 q, k, v = torch.randn(3, 16, 64, generator=stream, dtype=torch.float64)
 factor = 64**0.25
 assert torch.allclose(

@@ -293,6 +293,7 @@ pictures(
 # |---|---|---|---|
 # | mask flipped (`triu` for `tril`, or the other polarity of a bool mask) | the loss approaches 0; samples are useless, because at the end of a text there is nothing to copy | change the last token: earlier logits must not change | key ≤ query. True means *may attend* in `scaled_dot_product_attention` and *blocked* in `nn.MultiheadAttention`: name the polarity when you build the mask |
 # | diagonal off by one | the same, because every target is one step ahead | change only token t + 1, and compare the logits at t | `tril(diagonal=0)`; test every pair (t, j), not only distant pairs |
+# | diagonal off by one to the other side, `key < query` | NaN in the first row (0 in `scaled_dot_product_attention`): its query has no key, and the softmax is 0/0 | `attention` refuses a query without a key (chapter 1, exercise 3) | key ≤ query: a position may read itself, because its target is the next one |
 # | fill with 0 | a lower loss than the correct model, because blocked keys get the weight e⁰ | rows of the pattern over the allowed keys do not sum to 1 | fill with −∞ |
 # | a finite fill such as −1e4 | none until scores fall below it | multiply queries by a large number and test the mask | fill with −∞, or with `torch.finfo(dtype).min` in the dtype of the scores |
 # | mask after the softmax | the loss is about the same; early rows sum to much less than later rows | rows do not sum to 1, and their sums change with later tokens | mask the scores, then take the softmax |

@@ -333,6 +333,9 @@ rows = [
 table(["attn=", "key-value heads", "cached numbers at T = 1,024, four layers"], rows)
 
 # %% [markdown]
+# **Explain.** One half, and one quarter: the cache holds the keys and values of key-value heads alone.
+
+# %% [markdown]
 # ## Summary
 #
 # - Scores take T² operations per channel. Projections take C² per token, and dominate for T below 2 C.

@@ -265,13 +265,15 @@ paragraph(
 # text that repeats one letter.
 
 # %% tags=["hide-cell"]
-# With one repeated letter, all keys have the same character, so only positions distinguish them.
+# Mostly because of positions: with one repeated letter, all keys have the same character, so only positions distinguish
+# them, and the head keeps most of its weight on the previous one.
 letter = torch.full((1, 64), alphabet.index("e"))
 same = {
     view.layer: measures.previous_mass(view.pattern, view.mask)
     for view in views(net, letter)
 }
 (by_place, by_text) = float(same[local[0]][local[1]]), found[local]["previous"]
+assert by_place > 0.5 * by_text > baseline
 {
     "on one letter": round(by_place, 3),
     "on the text": round(by_text, 3),

@@ -396,8 +396,8 @@ assert not torch.allclose(
 # %% [markdown]
 # <details><summary>A solution</summary>
 #
-# `experiments/bahdanau` trains an encoder and decoder with additive, dot, and scaled dot attention, and prints the
-# BLEU of each seed.
+# [`experiments/bahdanau`](../../experiments/bahdanau/README.md) trains an encoder and decoder with each score. Additive and
+# scaled dot attention end at a BLEU of 99.6 or more in all three seeds, and dot products without the scale at 85.7 to 92.6.
 #
 # </details>
 

@@ -281,11 +281,13 @@ assert even.tolist() == [0.5, 0.5]  # no key: equal weights, unnoticed
 
 # %%
 limits = {name: math.log(torch.finfo(dtype).max) for name, dtype in FORMATS.items()}
-{name: round(limit, 1) for name, limit in limits.items()}
 
-# %% [markdown]
-# **Explain.** Trained models have larger scores. A softmax therefore subtracts the largest score of a row
-# first, which changes nothing in exact arithmetic (chapter 1).
+# %% tags=["remove-input"]
+paragraph(
+    f"**Explain.** {', '.join(f'{limit:.1f} in {name}' for name, limit in limits.items())}. Trained models have "
+    "larger scores. A softmax therefore subtracts the largest score of a row first, which changes nothing in exact "
+    "arithmetic (chapter 1)."
+)
 
 # %% tags=["hide-input"]
 large = torch.tensor([100.0, 99.0])

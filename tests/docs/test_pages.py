@@ -97,6 +97,34 @@ def test_links_of_a_html_page_lead_somewhere(file: Path) -> None:
     assert pages and [found for found in sources if not any(map(Path.exists, found))] == []
 
 
+ROOMS = ("", "src/attnlab", "attncheck/src")  # below which CONTRIBUTING.md names files
+
+
+def not_there(guide: str) -> list[str]:
+    """The files and directories that a guide names in code, and the names "of" a file, that do
+    not exist."""
+    wrong = []
+    for code in re.findall(r"`([^`]+)`", guide):
+        for path in re.findall(r"(?<![\w/.])[\w.-]+/[\w./-]*", code):
+            if "NAME" not in path and not any((ROOT / room / path).exists() for room in ROOMS):
+                wrong.append(path)
+    for name, path in re.findall(r"`(\w+)` of\s+`([\w./]+\.py)`", guide):
+        found = [ROOT / room / path for room in ROOMS if (ROOT / room / path).exists()]
+        if found and not re.search(rf"\b{name}\b", found[0].read_text(encoding="utf-8")):
+            wrong.append(f"{name} of {path}")
+    return wrong
+
+
+def test_what_the_guide_for_contributors_names_is_there() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert not_there(guide) == []
+    planted = "`tests/training/test_evaluate.py`, `TASK` of `tests/data/test_sequences.py`"
+    assert not_there(planted) == [
+        "tests/training/test_evaluate.py",
+        "TASK of tests/data/test_sequences.py",
+    ]
+
+
 def test_a_broken_link_shows() -> None:
     text = "[a](nowhere.md) [b](README.md#no-such-heading) [c](README.md)"
     assert broken(ROOT / "README.md", text) == ["nowhere.md", "README.md#no-such-heading"]

@@ -120,7 +120,7 @@ def test_one_seed_counts_once(tmp_path: Path, way: str, place: str) -> None:
     frame = read_runs(tmp_path)
     base, other = compare(frame)
     assert len(frame) == 12 and len(base.runs) == len(other.runs) == len(other.pairs) == 3
-    assert other.interval[0] == pytest.approx(0.11) and len(other.group.repeats) == 3
+    assert other.interval.median == pytest.approx(0.11) and len(other.group.repeats) == 3
     table = comparison_table([base, other]).set_index("run")
     assert table.n.tolist() == [3, 3] and table.seeds[other.label] == "3 of 3 worse"
     (said,) = [x for x in all_sentences([base, other]) if "repeat" in x]
@@ -179,7 +179,7 @@ def test_a_best_rate_at_the_edge_is_said(tmp_path: Path, best: float, edge: bool
     for rate in (0.001, 0.003, 0.01):
         loss = 2.0 if rate == best else 2.5
         write_run(tmp_path, "sdpa", 0, loss, f"optim.lr={rate:g}")
-    assert at_best(read_runs(tmp_path), "lr").tried[0].is_at_edge == edge
+    assert at_best(read_runs(tmp_path), "lr").grids[0].is_at_edge == edge
 
 
 def test_a_best_rate_is_compared_on_seeds_that_did_not_choose_it(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ def test_the_best_rate_is_that_of_the_mean_over_common_seeds(tmp_path: Path) -> 
     best = at_best(read_runs(tmp_path), "lr")
     assert best.runs["optim.lr"].tolist() == [0.003, 0.003]
     assert best.may_differ == ("optim.lr", "optim.min_lr")
-    (tried,) = best.tried
-    assert tried.means.to_dict() == pytest.approx({0.001: 2.4, 0.003: 2.3, 0.01: 2.5})
-    assert tried.best == 0.003 and not tried.is_at_edge
+    (grid,) = best.grids
+    assert grid.means.to_dict() == pytest.approx({0.001: 2.4, 0.003: 2.3, 0.01: 2.5})
+    assert grid.best == 0.003 and not grid.is_at_edge
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])

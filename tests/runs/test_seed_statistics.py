@@ -13,6 +13,7 @@ from attnlab.runs.compare import compare
 from attnlab.runs.frame import read_runs
 from attnlab.runs.report import all_sentences
 from attnlab.runs.seed_statistics import (
+    LAST_LOOK,
     LOOKS,
     Answer,
     answer_chances,
@@ -34,15 +35,15 @@ def falsely_equal(share_inside: Fraction) -> Fraction:
     counting the ways to each number of seeds, in whole numbers."""
     ways = {0: Fraction(1)}  # by the number inside, of those without a verdict
     found = Fraction(0)
-    for n in range(1, LOOKS[-1][0] + 1):
+    for n in range(1, LAST_LOOK + 1):
         after: dict[int, Fraction] = {}
         for inside, chance in ways.items():
             after[inside] = after.get(inside, Fraction(0)) + chance * (1 - share_inside)
             after[inside + 1] = after.get(inside + 1, Fraction(0)) + chance * share_inside
         ways = after
-        if n in dict(LOOKS):
-            found += sum(chance for inside, chance in ways.items() if inside >= dict(LOOKS)[n])
-            ways = {inside: chance for inside, chance in ways.items() if inside < dict(LOOKS)[n]}
+        if n in LOOKS:
+            found += sum(chance for inside, chance in ways.items() if inside >= LOOKS[n])
+            ways = {inside: chance for inside, chance in ways.items() if inside < LOOKS[n]}
     return found
 
 
@@ -60,7 +61,7 @@ def test_chances_are_those_of_all_continuations(seen: int) -> None:
     kinds: tuple[Answer, ...] = ("yes", "below", "above")
     chances: dict[Answer, float] = {"yes": 0.6, "below": 0.1, "above": 0.3}
     start: list[Answer] = [("yes", "yes", "above")[n % 3] for n in range(seen)]
-    look = next(n for n, _ in LOOKS if n > seen)
+    look = next(n for n in LOOKS if n > seen)
     few = min(look - seen, 7)
     start += ["yes"] * (look - seen - few)
     exact = {"confirmed": 0.0, "refuted": 0.0}
@@ -124,7 +125,7 @@ def needed(differences: np.ndarray, margin: float | None) -> np.ndarray:
     inside = differences > 0 if margin is None else abs(differences) < margin
     above = np.zeros_like(inside) if margin is None else differences > margin
     found = np.full(len(differences), math.inf)
-    for n, bar in reversed(LOOKS):
+    for n, bar in reversed(LOOKS.items()):
         yes, over = inside[:, :n].sum(axis=1), above[:, :n].sum(axis=1)
         found[(yes >= bar) | (over >= bar) | (n - yes - over >= bar)] = n
     return found

@@ -21,7 +21,6 @@ from attnlab.runs.seed_statistics import LOOKS
 
 # Units of shares, which lie between 0 and 1.
 SHARE_UNITS = ("of the answers", "of the weight", "of a row's weight")
-BARS = dict(LOOKS)  # judged seeds -> how many must agree
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Finding:
                 without += prediction.above <= least and most <= prediction.below
             else:
                 without += most <= prediction.above or prediction.below <= least
-        return without if without > n - BARS.get(n, n) else 0
+        return without if without > n - LOOKS.get(n, n) else 0
 
 
 def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:

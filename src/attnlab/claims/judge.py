@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from attnlab.runs.seed_statistics import (
+    FIRST_LOOK,
     LOOKS,
-    NO_INTERVAL,
+    UNDEFINED,
     Answer,
     Decision,
     Verdict,
@@ -22,7 +23,7 @@ from attnlab.runs.seed_statistics import (
     verdict_of,
 )
 
-FEWEST_JUDGED = LOOKS[0].seeds  # with fewer, values are shown and not judged
+FEWEST_JUDGED = FIRST_LOOK  # with fewer, values are shown and not judged
 # What a prediction is for its sentence. "against": if confirmed, the sentence is false there.
 RoleOfPrediction = Literal["for", "against", "control", "secondary", "shown"]
 DECIDE = ("for", "against")
@@ -71,7 +72,7 @@ def judge(
         most_against(answers[:n]),
         n,
         decision.may_change,
-        *(median_interval(numbers) if numbers else NO_INTERVAL),
+        *(median_interval(numbers) if numbers else UNDEFINED),
     )
 
 
@@ -84,7 +85,7 @@ def verdict_of_all(answers: Sequence[Answer]) -> Verdict:
 
 def last_look(most: int) -> int:
     """The largest number of seeds, up to `most`, at which the rule decides."""
-    return max(look.seeds for look in LOOKS if look.seeds <= most)
+    return max(seeds for seeds in LOOKS if seeds <= most)
 
 
 def power(most: int, share: float) -> float:

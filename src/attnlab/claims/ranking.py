@@ -29,7 +29,7 @@ from attnlab.claims.trials import (
 from attnlab.claims.work import composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
-from attnlab.runs.seed_statistics import NO_INTERVAL, MedianInterval, median_interval
+from attnlab.runs.seed_statistics import UNDEFINED, Interval, median_interval
 from attnlab.settings.roles import last_of
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class Cell:
     verdict: str = "not finished"  # also "baseline"
     unit: str = ""
     value: float = math.nan  # median
-    difference: MedianInterval = NO_INTERVAL
+    difference: Interval = UNDEFINED
     at_edge: bool = False
     diverged: int = 0
     failed: int = 0  # runs that diverged or, where steps are counted, did not get to 90 %
@@ -347,12 +347,12 @@ def most_reached(readings: Sequence[Reading]) -> bool:
     return 2 * sum(math.isfinite(reading.steps) for reading in readings) > len(readings)
 
 
-def bounded_interval(values: Sequence[float]) -> MedianInterval:
+def bounded_interval(values: Sequence[float]) -> Interval:
     """The median with its interval; a NaN may be any number."""
     lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     median = lowest_median if lowest_median == highest_median else math.nan
-    return MedianInterval(median, low, high)
+    return Interval(median, low, high)
 
 
 def missing_of_ranking(

@@ -15,8 +15,8 @@ FOLLOWS = {"optim.lr": "optim.min_lr"}  # a setting that may change with another
 
 
 @dataclass(frozen=True)
-class Tried:
-    """The values of the setting that were tried for one variant."""
+class Grid:
+    """The losses of one variant at each value of the setting."""
 
     label: str
     losses: pd.DataFrame  # a row a seed, a column a value, in ascending order
@@ -34,7 +34,7 @@ class Best:
     """What was chosen, by which seeds, and the runs that are therefore compared."""
 
     key: str
-    tried: Sequence[Tried]
+    grids: Sequence[Grid]  # one for each variant
     chosen_by: Sequence[int]  # seeds
     compared_on: Sequence[int]  # seeds
     runs: pd.DataFrame
@@ -48,10 +48,10 @@ class Best:
             f"{seeds_in_words(self.chosen_by)}, and is compared on "
             f"{'the same' if same else seeds_in_words(self.compared_on)}."
         ]
-        for tried in self.tried:
-            means = ", ".join(f"{x:g} ({loss:.4f})" for x, loss in tried.means.items())
-            line = f"{tried.label}: {tried.best:g} of {means}"
-            if tried.is_at_edge:
+        for grid in self.grids:
+            means = ", ".join(f"{x:g} ({loss:.4f})" for x, loss in grid.means.items())
+            line = f"{grid.label}: {grid.best:g} of {means}"
+            if grid.is_at_edge:
                 line += "; the best one is at the edge: try values beyond it"
             said.append(line)
         return said
@@ -86,18 +86,18 @@ def at_best(frame: pd.DataFrame, name: str) -> Best:
 
     winners = [by_value[family][value] for family, value in best.items()]
     names = labels([group.named_by for group in winners])
-    tried = []
+    grids = []
     for label, (family, value) in zip(names, best.items(), strict=True):
         if len(means[family]) < 2:
             raise BadInput(f"--best {name}: {label} has only one {key}; train others")
         of_family = losses[family].sort_index(axis=1)
-        tried.append(Tried(label, of_family, means[family].sort_index(), value))
+        grids.append(Grid(label, of_family, means[family].sort_index(), value))
 
     # With the repeats of their seeds, which a comparison names.
     of_winners = pd.concat([group.all_runs for group in winners])
     is_compared = of_winners["seed"].isin(others or seeds)
     chosen = frame.loc[sorted(of_winners.index[is_compared])]
-    return Best(key, tried, seeds, others or seeds, chosen, may_differ)
+    return Best(key, grids, seeds, others or seeds, chosen, may_differ)
 
 
 def groups_by_value(

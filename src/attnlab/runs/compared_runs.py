@@ -58,7 +58,7 @@ class ComparedRuns:
 
     def figure(self) -> "Figure":
         """Losses by step, differences by seed, and patterns; with `best`, also losses by what was
-        tried. BadInput if no run has a loss."""
+        tried. Each call returns the same figure. BadInput if no run has a loss."""
         return self._figure
 
     @cached_property
@@ -93,8 +93,9 @@ class ComparedRuns:
 
     def _is_progress(self, c: Comparison) -> bool | None:
         """Whether a setting is better than its baseline, by more than the margin; None if open."""
-        equal = self.within is not None and c.decision(equal_within(self.within))[0] == "equal"
-        if equal or verdict_in_a_word(c) in ("worse", "leak"):
+        if self.within is not None and c.decision(equal_within(self.within)).answer == "equal":
+            return False
+        if verdict_in_a_word(c) in ("worse", "leak"):
             return False
         if verdict_in_a_word(c) == "better" and not c.took_more_steps:
             return True

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import attnlab
-from attnlab.runs.best_rate import Best, Tried
+from attnlab.runs.best_rate import Best, Grid
 from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_within
 from attnlab.runs.family import Verdicts, family_of
 from attnlab.runs.groups import Group, overrides_of, settings_of, sweep_of
@@ -67,8 +67,9 @@ def runs_document(
         if row["status"] != "damaged":
             run["overrides"] = [*overrides_of(row).values()]
             run["settings"] = settings_of(row)
-        said = {"run": table["run"][index], "sweep": str(sweep_of(row["folder"]))}
-        runs.append(said | {"leak": is_leak(table, index)} | run)
+        label = table["run"][index]
+        sweep = str(sweep_of(row["folder"]))
+        runs.append({"run": label, "sweep": sweep, "leak": is_leak(table, index), **run})
     return document("runs", 0, {"runs": runs, "refused": refused})
 
 
@@ -116,21 +117,21 @@ def comparison_content(
         "unit": comparisons[0].unit,
         "chance_of_any_wrong_verdict": family.any_wrong,
         "best": [] if best is None else best.sentences(),
-        "tried": [] if best is None else [tried_content(best.key, tried) for tried in best.tried],
+        "tried": [] if best is None else [grid_content(best.key, grid) for grid in best.grids],
     }
 
 
-def tried_content(key: str, tried: Tried) -> dict[str, object]:
+def grid_content(key: str, grid: Grid) -> dict[str, object]:
     """The values of a setting that were tried for one variant, and which was the best."""
     values = []
-    for value, mean in tried.means.items():
-        by_seed = tried.losses[value].dropna().to_dict()
+    for value, mean in grid.means.items():
+        by_seed = grid.losses[value].dropna().to_dict()
         values.append({"value": value, "mean": mean, "by_seed": by_seed})
     return {
-        "run": tried.label,
+        "run": grid.label,
         "setting": key,
-        "best": tried.best,
-        "at_edge": tried.is_at_edge,
+        "best": grid.best,
+        "at_edge": grid.is_at_edge,
         "values": values,
     }
 
@@ -161,7 +162,6 @@ def difference_content(c: Comparison, within: float | None, family: Verdicts) ->
         "within": None,
         **answer_content(c, BETTER_OR_WORSE, family),
     }
-    del found["verdict"]  # of the row: also baseline or leak
     if c.pairs.empty:
         return found
     by_seed = c.pairs[["seed", "loss", "loss_base"]].assign(difference=c.differences)
@@ -177,24 +177,28 @@ def difference_content(c: Comparison, within: float | None, family: Verdicts) ->
         "better": (c.differences < 0).sum(),
         "n": len(c.pairs),
     }
-    if c.decision()[0] == "open":
+    if c.decision().answer == "open":
         found["smallest_difference_of_ten"] = smallest_difference(c.differences.tolist())
     if within is not None:
-        found["within"] = answer_content(c, equal_within(within), family)
+        equality = equal_within(within)
+        found["within"] = {
+            "verdict": c.decision(equality).answer,
+            **answer_content(c, equality, family),
+        }
     return found
 
 
 def answer_content(c: Comparison, question: Question, family: Verdicts) -> dict[str, object]:
-    """What counting seeds answers, and where that is open, how many seeds would decide."""
-    verdict, judged = c.decision(question)
+    """What an answer by counting seeds rests on, and where it is open, how many seeds would
+    decide."""
+    decision = c.decision(question)
     found: dict[str, object] = {
-        "verdict": verdict,
-        "decided_by": judged,
+        "decided_by": decision.seeds,
         "holm": family.mark((c.label, question)),
         "forecast": None,
         "why_no_forecast": "",
     }
-    if verdict != "open" or c.pairs.empty or c.reads_ahead:
+    if decision.answer != "open" or c.pairs.empty or c.reads_ahead:
         return found
     differences = c.differences.tolist()
     likely = forecast(differences, question.low, question.high)

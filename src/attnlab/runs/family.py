@@ -46,11 +46,11 @@ def questions_of(within: float | None) -> list[Question]:
 
 
 def family_of(comparisons: Sequence[Comparison], within: float | None = None) -> Verdicts:
-    """All verdicts of comparisons."""
+    """All verdicts of comparisons that had enough seeds."""
     answers = {}
     for c in comparisons:
         for question in questions_of(within):
-            answer, seeds = c.decision(question)
-            if seeds:
-                answers[c.label, question] = (answer, seeds)
+            decision = c.decision(question)
+            if decision.seeds:
+                answers[c.label, question] = decision
     return family_of_answers(answers)

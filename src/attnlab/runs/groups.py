@@ -131,7 +131,7 @@ def named_by(runs: pd.DataFrame) -> RunRow:
     """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
     attn.scale=1, which is the same setting."""
     every = [run for _, run in runs.iterrows()]
-    if every[0]["status"] == "damaged":
+    if len(every) == 1:  # also if it is damaged, and so has no overrides
         return every[0]
     return min(every, key=lambda run: len(attention_overrides(run)))
 
@@ -226,7 +226,7 @@ def value_in_label(run: _Named, key: str) -> str | None:
         return None
     value = run.settings[key]
     if key == LAYER:
-        return run.variant
+        return run.variant  # the name of the class
     if value == {}:  # a group without anything, such as callbacks=none
         return None
     return f"{value:g}" if isinstance(value, float) else str(value)

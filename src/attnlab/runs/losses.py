@@ -41,7 +41,7 @@ def read_losses(file: Path) -> pd.DataFrame:
         table = pd.read_csv(file, dtype=str, keep_default_na=False, skipinitialspace=True)
     except ValueError as error:  # empty, not in UTF-8, or rows of other lengths
         raise BadInput(f"{file} is no CSV file: {error}") from error
-    table.index = pd.RangeIndex(2, len(table) + 2, name="line")
+    table.index = pd.RangeIndex(2, len(table) + 2, name="line")  # the first one has the names
     return table
 
 
@@ -65,7 +65,7 @@ def frame_of_losses(table: pd.DataFrame) -> pd.DataFrame:
     if len(twice):
         name, seed = twice.iloc[0][["attn", "seed"]]
         raise BadInput(
-            f"{place_of(twice)}: a second value of {name} with seed {seed}; a seed counts once, "
+            f"{line_of(twice)}: a second value of {name} with seed {seed}; a seed counts once, "
             "and two settings need two names"
         )
     rows["status"] = np.where(np.isfinite(rows["loss"]), "finished", "diverged")
@@ -86,13 +86,13 @@ def numbers(table: pd.DataFrame, name: str) -> pd.Series:
     empty = table[column == ""]
     if len(empty):
         raise BadInput(
-            f"{place_of(empty)}: {name} is empty; leave out the row of a run without a result, "
+            f"{line_of(empty)}: {name} is empty; leave out the row of a run without a result, "
             "and write nan for one that diverged"
         )
     found = pd.to_numeric(column, errors="coerce").astype(float)
     wrong = table[found.isna() & column.notna() & (column.map(str).str.lower() != "nan")]
     if len(wrong):
-        raise BadInput(f"{place_of(wrong)}: {name} = {wrong.iloc[0][name]} is no number")
+        raise BadInput(f"{line_of(wrong)}: {name} = {wrong.iloc[0][name]} is no number")
     return found
 
 
@@ -101,7 +101,7 @@ def whole_numbers(table: pd.DataFrame, name: str) -> pd.Series:
     found = numbers(table, name)
     wrong = table[found != found.round()]  # NaN is not equal to itself
     if len(wrong):
-        raise BadInput(f"{place_of(wrong)}: {name} = {wrong.iloc[0][name]} is no whole number")
+        raise BadInput(f"{line_of(wrong)}: {name} = {wrong.iloc[0][name]} is no whole number")
     return found.astype("Int64")
 
 
@@ -113,6 +113,6 @@ def unit_of(table: pd.DataFrame) -> str:
     return units[0]
 
 
-def place_of(rows: pd.DataFrame) -> str:
+def line_of(rows: pd.DataFrame) -> str:
     """Where the first of some rows stands."""
     return f"{rows.index.name or 'row'} {rows.index[0]}"

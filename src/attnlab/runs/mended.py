@@ -53,14 +53,14 @@ CHANGE_TRAINING = (
 def what_was_wrong(settings: Settings, metrics: Settings) -> str:
     """Why a run with these settings and metrics, under dotted keys, is not to be compared; "" if
     it may be."""
-    if not metrics or SINCE in metrics:
+    if not metrics or SINCE in metrics:  # without a result, or of a later version
         return ""
     for name, (was_wrong, why) in WRONG_RESULTS.items():
         if was_wrong(settings):
             setting = f"trainer.{name} = {settings[f'trainer.{name}']}"
             return f"trained by an older version, in which, with {setting}, {why}"
     for key, target in settings.items():
-        name = str(target).rpartition(".")[2]
+        _, _, name = str(target).rpartition(".")
         if key.startswith("callbacks.") and name in CHANGE_TRAINING:
             return f"trained by an older version with {name}, which changed what was trained"
     return ""

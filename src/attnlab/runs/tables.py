@@ -65,7 +65,7 @@ def comparison_table(
         row["holm"] = family.mark((c.label, BETTER_OR_WORSE))
         if within is not None and len(c.pairs):
             equality = equal_within(within)
-            row["within"] = "leak" if c.reads_ahead else c.decision(equality)[0]
+            row["within"] = "leak" if c.reads_ahead else c.decision(equality).answer
             row["holm_within"] = family.mark((c.label, equality))
         if c.label in shares:
             row["keeps"] = shares[c.label].median  # of what attention gives
@@ -92,7 +92,7 @@ def verdict_in_a_word(c: Comparison) -> str:
         return "leak"
     if c.is_baseline:
         return "baseline"
-    return c.decision()[0] if len(c.pairs) else ""
+    return c.decision().answer if len(c.pairs) else ""
 
 
 def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -234,8 +234,8 @@ def without_shared_starts(labels: Sequence[str]) -> list[str]:
     for label in labels:
         for key, value in re.findall(r"(\S+)=(\S+)", label):
             values.setdefault(key, []).append(value)
-    for key, of in values.items():
-        start = shared_start(of)
+    for key, values_of_key in values.items():
+        start = shared_start(values_of_key)
         if len(start) >= LONG_VALUE:
             labels = [x.replace(f"{key}={start}", f"{key}={ELLIPSIS}") for x in labels]
     return [*labels]
@@ -243,13 +243,8 @@ def without_shared_starts(labels: Sequence[str]) -> list[str]:
 
 def shared_start(texts: Sequence[str]) -> str:
     """The characters with which all texts begin, up to the last slash if they are equal."""
-    first, last = min(texts), max(texts)
-    if first == last:
-        return first[: first.rfind("/") + 1]
-    same = 0
-    while same < min(len(first), len(last)) and first[same] == last[same]:
-        same += 1
-    return first[:same]
+    start = os.path.commonprefix([*texts])  # noqa: RUF071  # by characters, as meant
+    return start[: start.rfind("/") + 1] if len({*texts}) == 1 else start
 
 
 def without_middle(label: str, most: int) -> str:

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from attnlab.runs.compare import Comparison, Question, equal_within, in_question
 from attnlab.runs.family import LEVEL, family_of, questions_of
-from attnlab.runs.seed_statistics import LOOKS, forecast, smallest_difference
+from attnlab.runs.seed_statistics import (
+    FIRST_LOOK,
+    LAST_LOOK,
+    LOOKS,
+    forecast,
+    smallest_difference,
+)
 
 
 def verdict_sentence(c: Comparison) -> str:
@@ -15,7 +21,7 @@ def verdict_sentence(c: Comparison) -> str:
         return ""
     part = c.differences.iloc[:judged]
     counts = f"{(part > 0).sum()} worse and {(part < 0).sum()} better of {judged_seeds(c, judged)}"
-    counts += f"; a verdict needs {dict(LOOKS)[judged]} of {judged}"
+    counts += f"; a verdict needs {LOOKS[judged]} of {judged}"
     if verdict == "open":
         return f"{c.label}: no verdict ({counts})."
     return f"{c.label} is {verdict} than {c.baseline.label} in most seeds ({counts})."
@@ -28,7 +34,7 @@ def within_sentence(c: Comparison, margin: float) -> str:
         return ""
     inside = (c.differences.iloc[:judged].abs() < margin).sum()
     counts = f"{inside} of {judged_seeds(c, judged)} differ by less"
-    counts += f"; a verdict needs {dict(LOOKS)[judged]} of {judged}"
+    counts += f"; a verdict needs {LOOKS[judged]} of {judged}"
     pair = f"{c.label} and {c.baseline.label}"
     size = c.in_unit(f"{margin:g}")
     if verdict == "equal":
@@ -69,16 +75,16 @@ def forecast_sentence(comparisons: Sequence[Comparison], within: float | None = 
     for c in in_question(comparisons):
         for question in questions_of(within):
             found = forecast(c.differences.tolist(), question.low, question.high)
-            if found is None or c.decision(question)[0] != "open" or c.is_about_equal:
+            if found is None or c.decision(question).answer != "open" or c.is_about_equal:
                 continue
             by_seeds.setdefault(found.seeds, []).append(asked_of(c, question))
-            if found.seeds != LOOKS[0][0]:
+            if found.seeds != FIRST_LOOK:
                 not_by_ten[smallest_in_words(c)] = None
     if not by_seeds:
         return ""
     said = []
     for n in sorted(by_seeds, key=lambda n: n or math.inf):
-        many = f"even {LOOKS[-1][0]} will probably not" if n is None else f"{n} will probably"
+        many = f"even {LAST_LOOK} will probably not" if n is None else f"{n} will probably"
         said.append(f"{many} decide {in_a_list(by_seeds[n])}")
     text = f"If more seeds vary like these, {'; '.join(said)}."
     if not_by_ten:

@@ -52,22 +52,23 @@ class Job:
         return self
 
     def request(self, config: "RunConfig") -> "Request":
-        """What the command asked for beside the settings; BadInput for a place that Hydra gives a
+        """What the command asked for beside the settings; BadInput if it asked Hydra to place the
         run, because attnlab writes the directory."""
         from attnlab.runs.run_directory import folder_for
         from attnlab.training.run import Request
 
-        places = {
+        directories = {
             "hydra.run.dir": self.hydra.run.dir,
             "hydra.sweep.subdir": self.hydra.sweep.subdir,
         }
-        for key, place in places.items():
-            if place != ".":
+        for key, directory in directories.items():
+            if directory != ".":  # what conf/train.yaml has
                 raise BadInput(
-                    f"{key} = {place} has no effect; use outputs= and name= to place a run"
+                    f"{key} = {directory} has no effect; use outputs= and name= to place a run"
                 )
         if self.hydra.job.chdir:
             raise BadInput("hydra.job.chdir has no effect; use outputs= to place a run")
+        # A variant in a folder of the user's, such as mine/layer, is one part of a path.
         variant = str(self.hydra.runtime.choices["attn"]).replace("/", "-")
         folder = folder_for(config.settings.plain(), variant, self.overrides)
         quiet = self.sweep is not None
@@ -122,9 +123,10 @@ def swift_imports() -> Iterator[None]:
 
 def start(main: Callable[[], object]) -> None:
     """Run Hydra's main function, and say in one sentence what Hydra refuses."""
-    wait_briefly()
+    wait_briefly()  # before torch is imported
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # For ${processes:...} in conf/hydra/launcher.
     OmegaConf.register_new_resolver("processes", sweep_progress.runs_at_once, replace=True)
     sys.argv = [for_hydra(word) for word in sys.argv]
     if "HYDRA_FULL_ERROR" in os.environ:  # the user wants the traceback
@@ -136,7 +138,7 @@ def start(main: Callable[[], object]) -> None:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         from attnlab.settings.words import explanation
 
-        GlobalHydra.instance().clear()
+        GlobalHydra.instance().clear()  # `explanation` composes settings of its own
         print(f"error: {explanation(error, sys.argv[1:])}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:  # what a sweep notes about its runs; those have their own sentences

@@ -109,12 +109,13 @@ class Caller:
     vocab_size: int
 
     def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """The output (B, T, C) for x (B, T, C)."""
         y: Tensor = layer.forward(x, *self.memo(layer, x))
         return y
 
     def memo(self, layer: nn.Module, x: Tensor) -> tuple[()] | tuple[Memo]:
-        """What the layer gets beside x: nothing, or what the layers before it have filled from
-        x."""
+        """The arguments of the layer after x: none, or the memo that the layers before it have
+        filled from x."""
         if not uses_memo(layer):
             return ()
         memo: Memo = {"ids": symbols_from(x, self.vocab_size)}
@@ -158,6 +159,7 @@ def _require_the_same_again(tried: Subject) -> None:
         raise tried.failed(
             "outputs depend on the number of earlier calls", "let nothing stay from call to call"
         )
+    # In training mode, a layer may have noise of its own.
     if not tried.state.training:
         require_same_twice(tried, x)
 
@@ -175,9 +177,9 @@ def _check_mask(layer: nn.Module, x: Tensor) -> None:
         raise BadInput(
             f"the mask of {layer_name(layer)} is {mask.dtype}; return bool, True = may attend"
         )
-    queries = mask.reshape(-1, T, T).any(0).any(-1)
-    if not queries.all():
-        query = int((~queries).nonzero()[0])
+    has_keys = mask.reshape(-1, T, T).any(0).any(-1)  # (T,): each query, in some head
+    if not has_keys.all():
+        query = has_keys.tolist().index(False)
         raise BadInput(
             f"the mask of {layer_name(layer)} leaves query {query} of {T} without keys; let every "
             "query attend to one"
@@ -197,6 +199,8 @@ def _allowed(tried: Subject, T: int) -> Tensor:
 
 def _require_nothing_later(tried: Subject) -> None:
     """CheckFailed or BadInput if an output depends on later inputs."""
+    # In a short text, each input alone; in a whole one, which would take too many calls, all
+    # inputs from a position on.
     T = min(tried.length, LENGTH)
     allowed = _allowed(tried, T)
     reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
@@ -208,6 +212,8 @@ def _require_nothing_later(tried: Subject) -> None:
 
 
 def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
+    """BadInput that names the first pair of positions, if there is one: an output, and the input
+    that it must not depend on."""
     if not pairs:
         return
     i, j = pairs[0]
@@ -222,11 +228,11 @@ def _beyond(tried: Subject, allowed: Tensor) -> list[list[int]]:
     """allowed (T, T), T the whole length: an output and the first of the last inputs that change
     it, though it may depend on none of them."""
     (x,) = tried.draw(1, tried.length)
-    cuts = causal.cuts_of(len(x))
+    cuts = causal.cuts_of(len(x))  # N positions, from each of which on the inputs are changed
     changed, later = causal.with_other_suffixes(tried, x, cuts)
-    moved = tried.moved(x, changed)
-    may = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
-    wrong = (moved > tried.tolerance * moved.max()) & ~may
+    moved = tried.moved(x, changed)  # (N, T): by how much each output
+    may_move = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
+    wrong = (moved > tried.tolerance * moved.max()) & ~may_move
     return [[t, cuts[n]] for n, t in wrong.nonzero().tolist()]
 
 
@@ -330,8 +336,8 @@ def _one_line(message: object) -> str:
 
 
 def layer_name(layer: object) -> str:
-    """The class of a layer; for SelfAttention with a part of the user, also its kernel."""
+    """The class of a layer; of SelfAttention itself also its kernel, which may be the user's."""
     name = type(layer).__name__
-    if isinstance(layer, SelfAttention) and type(layer) is SelfAttention:
+    if type(layer) is SelfAttention:
         name += f" with {function_name(layer.kernel)}"
     return name

@@ -60,7 +60,7 @@ def log_settings(loggers: list[Logger], told: Settings) -> None:
             # Only the settings, and not which columns there are, as `add_hparams` would say:
             # TensorBoard would then show the columns of one run for all. So it shows those of all
             # runs, and first the settings that differ.
-            _, start, _ = hparams(told, {})
+            _experiment, start, _end = hparams(told, {})
             logger.experiment.file_writer.add_summary(start)
             losses = ["Multiline", [*SHOWN_FIRST.values()]]
             logger.experiment.add_custom_scalars({"Loss": {"train and validation": losses}})
@@ -113,11 +113,15 @@ def mark_restart(logger: TensorBoardLogger, step: int) -> None:
 
 
 def date_before_now(files: Sequence[Path]) -> None:
-    """Rename event files that have a later date. TensorBoard reads them in the order of their
-    names, which begin with the time, and never goes back: after a clock that was ahead, it would
-    not see what a run that resumes logs."""
+    """Rename event files that were begun later than now, by a clock that was ahead. TensorBoard
+    reads files in the order of their names, which begin with the time, and never goes back: it
+    would not see what a run that resumes logs."""
     now = int(time.time())
-    later = [file for file in files if int(file.name.split(".")[3]) >= now]
-    for seconds, file in enumerate(later, start=now - len(later)):
-        rest = file.name.removeprefix(EVENTS).partition(".")[2]  # host and process
-        file.rename(file.with_name(f"{EVENTS}{seconds:010}.{rest}"))
+    later = []  # with the rest of the name: host and process
+    for file in files:
+        seconds, _, rest = file.name.removeprefix(EVENTS).partition(".")
+        if int(seconds) >= now:
+            later.append((file, rest))
+    # In their order, a second apart, the last one a second ago.
+    for second, (file, rest) in enumerate(later, start=now - len(later)):
+        file.rename(file.with_name(f"{EVENTS}{second:010}.{rest}"))

@@ -88,8 +88,7 @@ def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, object]:
 def train_loss(lit: GPTModule) -> float:
     """The mean loss over as much of the training data as the validation has."""
     total = predictions = 0.0
-    for batch in lit.held_out("train"):
-        x, y = batch
+    for x, y in lit.held_out("train"):
         total += float(lit.loss((x.to(lit.device), y.to(lit.device)), "sum"))
         predictions += count_predictions(y)
     return total / predictions

@@ -25,7 +25,7 @@ def with_progress(config: RunConfig) -> RunConfig:
 
 
 def progress_bar() -> L.Callback:
-    """The bar of one run."""
+    """The bar of one run, as a callback: for mypy, a partial of a class is not one of its base."""
     return NotebookProgress()
 
 
@@ -36,6 +36,7 @@ class NotebookProgress(L.Callback):
     def __init__(self) -> None:
         self._bar: DisplayHandle | None = None  # of the output that it updates
         self._first = 0  # the step at which this part of the run started
+        # Seconds of `time.perf_counter`, at that start and at the last picture.
         self._begun = self._shown = 0.0
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:

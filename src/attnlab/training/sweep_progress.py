@@ -63,7 +63,7 @@ def what_is_left(sweep: Path, runs: Sequence[tuple[str, ...]] | None) -> str:
     """How far an interrupted sweep came, and the runs that had not begun, by what tells them from
     the others."""
     ended = len(list(sweep.glob("ended_*")))
-    begun = {int(file.name.partition("_")[2]) for file in sweep.glob("begun_*")}
+    begun = {int(file.name.removeprefix("begun_")) for file in sweep.glob("begun_*")}
     lines = [f"Stopped; {ended} runs had ended, {len(begun) - ended} had begun."]
     shared = set.intersection(*map(set, runs)) if runs else set()
     for number, run in enumerate(runs or []):
@@ -78,7 +78,7 @@ def note_end_of_run(sweep: Path, number: int) -> str:
     plan = read_json(sweep / PLAN)
     ended = len(list(sweep.glob("ended_*")))
     runs = plan["runs"]
-    if runs is None:
+    if runs is None:  # nobody knows how many
         return f"run {ended}"
     if ended == runs or ended < plan["at_once"]:  # too early to tell how long a run takes
         return f"{ended} of {runs}"

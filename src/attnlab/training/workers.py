@@ -98,7 +98,7 @@ class Workers:
             worker = self._idle.pop()
             with suppress(BrokenProcessPool):  # it died since its last run
                 return worker, worker.submit(function, *call)
-        worker = ProcessPoolExecutor(
+        worker = ProcessPoolExecutor(  # of one process
             1, initializer=begin_worker, initargs=(os.getpid(),), env=self.environment
         )
         self._all.append(worker)
