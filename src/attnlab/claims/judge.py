@@ -14,7 +14,7 @@ from attnlab.runs.seed_statistics import (
     LOOKS,
     UNDEFINED,
     Answer,
-    Decision,
+    CountedSeeds,
     Verdict,
     answer_of,
     median_interval,
@@ -59,19 +59,19 @@ def judge(
     may be used. `always`: a single miss refutes, and ten seeds without a miss confirm."""
     answers = [answer_with(value, low, high, always) for value in values]
     if always:
-        decision = Decision(verdict_of_all(answers), len(answers), may_change=False)
+        counted = CountedSeeds(verdict_of_all(answers), len(answers), may_change=False)
     elif most >= FEWEST_JUDGED:
-        decision = verdict_of(answers, last_look(most))
+        counted = verdict_of(answers, last_look(most))
     else:
-        decision = Decision("open", 0, may_change=False)
-    n = decision.seeds or len(answers)  # with fewer than ten seeds: all
+        counted = CountedSeeds("open", 0, may_change=False)
+    n = counted.seeds or len(answers)  # with fewer than ten seeds: all
     numbers = [value for value in values[:n] if not math.isnan(value)]
     return Tally(
-        decision.verdict,
+        counted.verdict,
         answers[:n].count("yes"),
         most_against(answers[:n]),
         n,
-        decision.may_change,
+        counted.may_change,
         *(median_interval(numbers) if numbers else UNDEFINED),
     )
 
