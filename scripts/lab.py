@@ -150,12 +150,18 @@ class Published:
                 found[run.seed] = loss
         return dict(sorted(found.items()))
 
-    def verdict(self) -> dict[str, Any]:
-        """The sentence, the verdict on it, and where it is true or false, with its seeds."""
+    def verdict(self, only: str | None) -> dict[str, Any]:
+        """The sentence, the verdict on it, and where it is true or false, with its seeds; or one
+        prediction and whether it is true, where the sentence is not about the lesson."""
         judged = judge_files(self.claim)
+        says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
+        shown = [p for p in self.claim.predictions.values() if p.role in ("for", "against")]
+        if only is not None:
+            shown = [self.claim.predictions[only]]
+            says = shown[0].says
         lines = []
         for prediction, decided in judged.judged_predictions():
-            if prediction.role not in ("for", "against"):
+            if prediction not in shown:
                 continue
             if decided == "open":
                 word = "Undecided"
@@ -167,7 +173,6 @@ class Published:
             agree = min(outcome.yes for outcome in outcomes)
             seeds = f"{agree} of {outcomes[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
-        says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
         return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
 
 
@@ -258,7 +263,9 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "explained": entry["explained"].format(**numbers),
         "condition": entry["condition"].format(**numbers),
-        "verdict": published.verdict() if entry.get("verdict", True) else None,
+        "verdict": published.verdict(entry.get("prediction"))
+        if entry.get("verdict", True)
+        else None,
         "command": " ".join(["python train.py -m", *published.claim.base, *own]),
     }
 
