@@ -151,22 +151,27 @@ class Published:
                 found[run.seed] = loss
         return dict(sorted(found.items()))
 
-    def verdict(self) -> dict[str, Any]:
-        """The sentence, the verdict on it, and where it is true or false, with its seeds."""
+    def verdict(self, only: str | None) -> dict[str, Any]:
+        """The sentence, the verdict on it, and where it is true or false, with its seeds; or one
+        prediction and whether it is true, where the sentence is not about the lesson."""
         judged = judge_files(self.claim)
+        says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
+        shown = [p for p in self.claim.predictions.values() if p.role in DECIDE]
+        if only is not None:
+            shown = [self.claim.predictions[only]]
+            says = shown[0].says
         lines = []
         for key, evidence in judged.evidence().items():
-            if evidence.role not in DECIDE:
+            prediction = self.claim.predictions[key]
+            if prediction not in shown:
                 continue
             word = "Undecided"
             if not evidence.is_undecided:
                 word = "True" if evidence.is_for else "False"
-            prediction = self.claim.predictions[key]
             tallies = [f.tally for f in judged.findings if f.key == key]
             agree = min(tally.agree for tally in tallies)
             seeds = f"{agree} of {tallies[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
-        says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
         return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
 
 
@@ -257,7 +262,9 @@ def lesson(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "explained": entry["explained"].format(**numbers),
         "condition": entry["condition"].format(**numbers),
-        "verdict": published.verdict() if entry.get("verdict", True) else None,
+        "verdict": published.verdict(entry.get("prediction"))
+        if entry.get("verdict", True)
+        else None,
         "command": " ".join(["python train.py -m", *published.claim.base, *own]),
     }
 

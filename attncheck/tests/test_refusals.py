@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attncheck import CheckFailed, assert_cache_equal, assert_causal, checkup
+from attncheck import CannotCheck, CheckFailed, assert_cache_equal, assert_causal, checkup
 from attncheck import causal as causality
 from examined.modes import Cache, OtherNames, Stateful
 from examined.small import LM, Attention, C, Served, V, every, filled, tril
@@ -57,6 +57,14 @@ class Refuses(Stateful):
         return super().forward(input_ids, attention_mask, document_ids)
 
 
+class ReadsPadding(Refuses):
+    """Also reads what is in a padded first slot."""
+
+    def may(self, x: Tensor, real: Tensor | None, document: Tensor | None) -> Tensor:
+        first = torch.arange(x.shape[1]) == 0
+        return super().may(x, None if real is None else real.bool() | first, document)
+
+
 class OneLength(LM):
     """A model of one length that is longer than a map, without a mask."""
 
@@ -95,6 +103,64 @@ def test_a_side_of_padding_that_is_refused_is_told_as_not_tried() -> None:
     torch.manual_seed(0)
     report = checkup(Refuses("left"))
     assert report.exit_code == 0 and "padding, left, which is refused" in " ".join(report.missing)
+
+
+def test_a_fault_stays_one_if_the_search_for_its_cause_is_refused() -> None:
+    torch.manual_seed(0)
+    assert judged(ReadsPadding("no token"))["padding"] == "fault"
+
+
+class OneDtype(Served):
+    """Takes a mask of one dtype only."""
+
+    def __init__(self, dtype: torch.dtype, fault: str = "") -> None:
+        super().__init__(fault)
+        self.dtype = dtype
+
+    def forward(self, input_ids: Tensor, attention_mask: Any = None, *args: Any, **more: Any):
+        if attention_mask is not None and attention_mask.dtype is not self.dtype:
+            raise TypeError(f"{attention_mask.dtype} is refused")
+        return super().forward(input_ids, attention_mask, *args, **more)
+
+    forward.__signature__ = inspect.signature(Served.forward)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_a_mask_has_the_dtype_that_the_model_takes(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    assert set(judged(OneDtype(dtype)).values()) == {"ok"}
+
+
+class ByName(Served):
+    """Takes its inputs by name only."""
+
+    def forward(self, *, input_ids: Tensor, **more: Any) -> Any:  # type: ignore[override]
+        return super().forward(input_ids, **more)
+
+    parameters_of_served = inspect.signature(Served.forward).parameters.values()
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p if p.name == "self" else p.replace(kind=p.KEYWORD_ONLY) for p in parameters_of_served]
+    )
+
+
+class ByAnyName(Served):
+    """Says no names of its arguments."""
+
+    def forward(self, **batch: Any) -> Any:  # type: ignore[override]
+        return super().forward(**batch)
+
+
+@pytest.mark.parametrize("fault", ["", "restarts", "padding ignored"])
+def test_inputs_may_be_taken_by_name_only(fault: str) -> None:
+    torch.manual_seed(0)
+    assert judged(ByName(fault)) == judged(Served(fault))
+
+
+def test_a_model_of_unknown_names_is_called_as_the_user_says() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(CannotCheck, match="by name, such as call=lambda"):
+        checkup(ByAnyName())
+    assert judged(ByAnyName(), call=lambda model, ids: model(input_ids=ids))["causal"] == "ok"
 
 
 class Crashes(Served):

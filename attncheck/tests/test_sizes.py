@@ -1,7 +1,9 @@
 """Faults at sizes that nobody chose: hypothesis draws the size, and the checkup finds it."""
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +12,16 @@ from hypothesis import strategies as st
 from test_refusals import Normed, Prefixed
 from torch import Tensor, nn
 
-from attncheck import checkup
-from examined.small import LM, C, Does, Output, V, filled, tril
+from attncheck import (
+    CheckFailed,
+    assert_deterministic,
+    assert_loss_shifted,
+    assert_padding_ignored,
+    assert_precision_kept,
+    assert_rows_independent,
+    checkup,
+)
+from examined.small import LM, C, Does, Output, Served, V, filled, tril
 
 T = 48
 drawn = settings(max_examples=3, deadline=None, database=None)
@@ -109,6 +119,145 @@ def test_a_prefix_of_any_length_is_no_leak_but_one_more_is(prefix: int) -> None:
 @given(st.sampled_from([12, 16, 24, 32]))
 def test_the_module_is_named_also_if_a_width_is_the_length(size: int) -> None:
     assert "norm (BatchNorm1d)" in status(Normed(size, size), "causal", accept=["rows"])
+
+
+@drawn
+@given(st.integers(1, 31))
+def test_a_row_that_reads_one_further_up_is_found(distance: int) -> None:
+    above = Does(lambda _, x: F.pad(x, (0, 0, 0, 0, distance, 0))[: len(x)])
+    with pytest.raises(CheckFailed, match="row"):
+        assert_rows_independent(LM(length=12, layers=1, beside=above))
+
+
+@drawn
+@given(st.integers(3, 12))
+def test_a_right_model_of_a_few_positions_is_healthy(length: int) -> None:
+    torch.manual_seed(0)
+    report = checkup(Served(), block_size=length)
+    assert {result.status for result in report.results} == {"ok"}, report
+
+
+DRAWS: dict[str, Any] = {
+    "torch": lambda: float(torch.rand(())),
+    "random": random.random,
+    "NumPy": np.random.rand,
+}
+
+
+@pytest.mark.parametrize("source", DRAWS)
+@drawn
+@given(st.floats(0.4, 0.9))
+def test_a_layer_that_is_sometimes_left_out_is_found(source: str, rate: float) -> None:
+    layer = Does(lambda _, x: x.sin() * (DRAWS[source]() < rate))
+    with pytest.raises(CheckFailed, match="different outputs"):
+        assert_deterministic(LM(length=12, layers=1, beside=layer))
+
+
+@pytest.mark.parametrize("source", DRAWS)
+def test_random_numbers_that_change_nothing_are_remarked(source: str) -> None:
+    layer = Does(lambda _, x: x.sin() * (DRAWS[source]() < 2))
+    said = assert_deterministic(LM(length=12, layers=1, beside=layer))
+    assert "remark: in evaluation mode a call draws random numbers" in said
+
+
+class ReadsLabels(Served):
+    """Logits at t read the label at t - `later`, if labels are given; perhaps only in training."""
+
+    def __init__(self, later: int | None, *, in_training: bool = False) -> None:
+        super().__init__()
+        self.later, self.in_training = later, in_training
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Output:  # type: ignore[override]
+        plain = super().forward(input_ids, labels=labels)
+        if labels is None or self.later is None or (self.in_training and not self.training):
+            return plain
+        read = F.one_hot(labels.clamp(0), V).to(plain.logits).roll(self.later, 1)
+        logits = plain.logits + read
+        wanted = F.pad(labels[:, 1:], (0, 1), value=-100)
+        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        return plain._replace(logits=logits, loss=loss)
+
+
+@pytest.mark.parametrize("in_training", [False, True])
+@drawn
+@given(st.integers(0, 40))
+def test_logits_that_read_labels_are_found(in_training: bool, later: int) -> None:
+    with pytest.raises(CheckFailed, match="depend on the labels"):
+        assert_loss_shifted(ReadsLabels(later, in_training=in_training))
+    assert_loss_shifted(ReadsLabels(None))
+
+
+class OtherWithMask(LM):
+    """Positions are others if any mask is given."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__(length=24, layers=1)
+        self.by = by
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        more = 0 if attention_mask is None else self.by
+        at = (real.cumsum(1) - 1).clamp(0) + more
+        x = self.wte(ids) + self.wpe(at)
+        may = tril(ids.shape[1]) & real.bool()[:, None, None] | torch.eye(len(ids[0])).bool()
+        self.blocks[0].mixer.may = lambda i, j: may
+        return self.head(self.norm(self.blocks[0](x)))
+
+
+@drawn
+@given(st.integers(1, 900))
+def test_a_mask_of_ones_that_is_no_absent_mask_is_remarked(by: int) -> None:
+    assert "a mask of ones gives other outputs" in assert_padding_ignored(OtherWithMask(by))
+    assert "remark" not in assert_padding_ignored(OtherWithMask(0))
+
+
+@drawn
+@given(st.floats(1e3, 1e4))
+def test_squares_that_overflow_in_half_precision_are_found(size: float) -> None:
+    def normed(x: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+    def in_half(_: object, x: Tensor) -> Tensor:
+        return normed(size * x.sin())
+
+    def in_single(_: object, x: Tensor) -> Tensor:
+        return normed(size * x.sin().float()).to(x)
+
+    assert_precision_kept(LM(length=24, layers=1, beside=Does(in_single)).half())
+    with pytest.raises(CheckFailed, match="also at the first positions"):
+        assert_precision_kept(LM(length=24, layers=1, beside=Does(in_half)).half())
+
+
+class Kept(nn.Embedding):
+    """Adds a mean of earlier embeddings, which training updates, in a buffer or an attribute."""
+
+    def __init__(self, share: float, *, saved: bool) -> None:
+        super().__init__(V, C)
+        self.share = share
+        self.kept = nn.Buffer(torch.zeros(C)) if saved else [torch.zeros(C)]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        kept = self.kept if isinstance(self.kept, Tensor) else self.kept[0]
+        added = kept.to(x, copy=True)
+        if self.training:
+            kept.mul_(1 - self.share).add_(self.share * x.detach().mean((0, 1)))
+        return x + added
+
+
+@drawn
+@given(st.floats(0.05, 1.0))
+def test_a_statistic_of_training_is_suspicious_and_a_memory_a_fault(share: float) -> None:
+    model = Served()
+    model.embed = Kept(share, saved=False)
+    with pytest.raises(CheckFailed, match="earlier calls"):
+        assert_deterministic(model)
+    model.embed = Kept(share, saved=True)
+    report = checkup(model)
+    statuses = {result.check: result.status for result in report.results}
+    assert statuses.pop("deterministic") == "suspicious"
+    assert set(statuses.values()) == {"ok"} and report.exit_code == 0, report
+    assert "each call changes the model" in " ".join(report.missing)
 
 
 class Halves(nn.Module):

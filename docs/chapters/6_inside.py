@@ -21,6 +21,7 @@
 # **Prerequisites:** chapters 3 and 4.
 
 # %% tags=["hide-input"]
+import re
 import sys
 from copy import deepcopy
 
@@ -250,6 +251,33 @@ paragraph(
     "position, because a softmax cannot attend to *nothing*. In this small model, no head puts more than "
     f"{found[resting]['first']:.2f} there. Also, weight on a position is not weight on its character: "
     "from the second layer on, a position also contains what the first layer wrote to it."
+)
+
+# %% [markdown]
+# ## Does it know that Ivy will say *clay*?
+#
+# Text on which the model was not trained has more such answers. All begin with "Why, the ".
+#
+# **Predict.** How likely does the model find the first letter of the noun that was asked for? And that of the nouns of other
+# questions?
+
+# %%
+unseen = alphabet.decode(plays(length=600_000).val.tolist())
+places = [found.end() for found in re.finditer(r"\?\n\n\w+:\nWhy, the ", unseen)]
+before = torch.tensor([alphabet.encode(unseen[at - 64 : at]) for at in places])
+letters = torch.tensor([alphabet.index(unseen[at]) for at in places])
+with eval_mode(net):
+    likely = net(before)[:, -1].softmax(-1)[:, letters]  # (questions, their nouns)
+asked = float(likely.diagonal().mean())
+of_others = float(likely.mean())
+
+# %% tags=["remove-input"]
+assert len(places) > 20 and asked < 2 * of_others
+
+paragraph(
+    f"**Explain.** {asked:.3f}, and {of_others:.3f} for the nouns of other questions: it does not know the answer. It has "
+    "learned letters and short words; in the claim [grammar_heads](../../experiments/grammar_heads/README.md), no head "
+    "finds the repeated noun within 500 steps."
 )
 
 # %% [markdown]

@@ -98,6 +98,12 @@ const HEAD_RULES = {
   },
 };
 
+/** What multiplies the scores: a number, or by its name; the default is 1/sqrt(D). */
+function scaleOf(scale, D, C) {
+  if (scale === null) return 1 / Math.sqrt(D);
+  return { "1/D": 1 / D, "8/D": 8 / D, "1/sqrt(C)": 1 / Math.sqrt(C) }[scale] ?? scale;
+}
+
 // ---- the layer
 
 /** Multi-head self-attention (Vaswani et al. 2017, section 3.2). The settings are those of
@@ -121,7 +127,7 @@ export class SelfAttention {
     this.C = C;
     this.n_head = heads ?? n_head;
     this.head_size = C / this.n_head;
-    this.scale = scale ?? 1 / Math.sqrt(this.head_size);
+    this.scale = scaleOf(scale, this.head_size, C);
     if (this.head_size % 8 !== 0 || T % BAND !== 0) {
       throw new Error(`D = ${this.head_size} must be a multiple of 8, and T = ${T} of ${BAND}`);
     }

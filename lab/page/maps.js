@@ -20,7 +20,7 @@ export function openHead(experiment) {
     const found = leaking ? mostAhead(leaking.patterns, T) : mostApart(first.patterns, second.patterns, T);
     Object.assign(experiment, { layer: found.layer, head: found.head });
   }
-  const place = `layer ${experiment.layer + 1}, head ${experiment.head + 1}`;
+  const place = placeOf(experiment);
   if (experiment.chosen) return `The maps show ${place}, which you chose.`;
   if (!leaking) return `The maps show ${place}, where the two models differ most.`;
   const { weight } = mostAhead(leaking.patterns, T);
@@ -28,6 +28,13 @@ export function openHead(experiment) {
     `The maps show ${place}: of all heads of “${leaking.arm.name}”, the one that attends most to the next ` +
     `character, with ${(100 * weight).toFixed(0)} % of its weight.`
   );
+}
+
+/** Which head both maps show; a model with fewer heads shows its last. */
+function placeOf({ models, layer, head }) {
+  const place = `layer ${layer + 1}, head ${head + 1}`;
+  const fewer = models.find((model) => head >= model.n_head);
+  return fewer ? `${place} (of “${fewer.arm.name}”, head ${fewer.n_head})` : place;
 }
 
 /** A small map for each head; a row for each layer, or one row if layers have a single head. */

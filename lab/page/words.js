@@ -3,6 +3,7 @@
 /** Which answer is right, for what was measured; `gap` is the second loss minus the first. */
 const JUDGES = {
   worse: ({ gap, second }) => (second > 4 ? 2 : Number(gap > 0.05)),
+  slightly: ({ gap, second }) => (second > 4 ? 2 : Number(gap > 0.1)),
   leak: ({ gap }) => (gap < -0.8 ? 2 : Number(gap <= 0.05)),
   sign: ({ gap }) => {
     if (gap > 0.05) return 0;
@@ -49,15 +50,20 @@ export function wholeSteps(lesson) {
   return lesson.arms[0].settings.trainer.max_steps;
 }
 
-/** The explanation. It explains one answer, and a short run, or another seed, may have given another:
- *  then it says first whose answer it explains. */
+/** The explanation. It explains one answer after the lesson's steps, and a short run, or another seed,
+ *  may have given another: then it says first whose answer it explains. */
 export function explanation(lesson, answer, steps) {
-  if (answer === lesson.explains) return lesson.explained;
   const whole = wholeSteps(lesson);
-  const share = publishedShare(lesson, lesson.explains);
-  const runs = share ? `${share.same} of ${share.seeds} published runs` : "the published runs";
+  if (answer === lesson.explains && steps === whole) return lesson.explained;
   const trained = steps === whole ? "" : ` after ${whole} steps, and you trained for ${steps}`;
-  return `“${lesson.answers[lesson.explains]}” is the answer of ${runs}${trained}. They are explained so: ${lesson.explained}`;
+  return `“${lesson.answers[lesson.explains]}” is the answer ${answerers(lesson)}${trained}. It is explained so: ${lesson.explained}`;
+}
+
+/** Whose answer an explanation explains. */
+function answerers(lesson) {
+  if (lesson.arms.some(({ published }) => Object.keys(published).length === 0)) return "that is expected";
+  const share = publishedShare(lesson, lesson.explains);
+  return share ? `of ${share.same} of ${share.seeds} published runs` : "of the published runs";
 }
 
 /** What came out, as a sentence without its beginning. */

@@ -31,6 +31,9 @@ const ANSWERS = [
   ["worse", { gap: 0.04, second: 2 }, 0],
   ["worse", { gap: 0.06, second: 2 }, 1],
   ["worse", { gap: 2, second: 4.1 }, 2],
+  ["slightly", { gap: 0.09, second: 2 }, 0],
+  ["slightly", { gap: 0.11, second: 2 }, 1],
+  ["slightly", { gap: 2, second: 4.1 }, 2],
   ["leak", { gap: 0.06 }, 0],
   ["leak", { gap: -0.7 }, 1],
   ["leak", { gap: -0.9 }, 2],
@@ -50,12 +53,15 @@ for (const [judge, measured, answer] of ANSWERS) {
   });
 }
 
-test("an explanation stands alone only where the run gave the answer that it explains", () => {
+test("an explanation stands alone only where a whole run gave the answer that it explains", () => {
   assert.equal(explanation(LEAK, 2, 500), "It copies.");
   const short = explanation(LEAK, 1, 20);
   assert.match(short, /2 of 3 published runs.*500 steps.*20.*It copies\./);
   const whole = explanation(LEAK, 1, 500);
   assert.ok(whole.includes("2 of 3") && !whole.includes("steps"));
+  assert.match(explanation(LEAK, 2, 20), /2 of 3 published runs.*500 steps.*20.*It copies\./);
+  const unpublished = { ...LEAK, arms: [LEAK.arms[0], arm("own", {})] };
+  assert.ok(!explanation(unpublished, 1, 500).includes("published"));
 });
 
 test("the share of published seeds is of those that both models have", () => {

@@ -35,7 +35,7 @@ TINY = (
 ).split()
 VARIANTS = [
     *("sdpa", "unscaled", "flipped", "peek_one", "bidirectional", "zero_fill"),
-    *("identical_heads", "none", "single_head"),
+    *("identical_heads", "none", "single_head", "model_scale", "inverse_scale"),
     *("sdpa model.init=gpt2", "unscaled model.init=gpt2"),
 ]
 # Largest differences from PyTorch. Gradients and losses are sums in fp32 in another order.
@@ -242,7 +242,9 @@ def test_a_lesson_trains_as_in_pytorch(
 FAULTS = {
     "mask": ("attention.js", "causal: (q, k) => k <= q,", "causal: (q, k) => k <= q + 1,", "sdpa"),
     "mask of the gradient": ("attention.js", "dScores.data[place] = 0;", ";", "zero_fill"),
-    "scale": ("attention.js", "1 / Math.sqrt(this.head_size)", "1 / this.head_size", "sdpa"),
+    "scale": ("attention.js", "return 1 / Math.sqrt(D)", "return 1 / D", "sdpa"),
+    "scale by name": ("attention.js", '"1/sqrt(C)": 1 / Math.sqrt(C)', '"1/sqrt(C)": 1 / C',
+                      "model_scale"),
     "scale of the gradient": (
         *("operations.js", "dp.data[dAt + j] = scale * p.data", "dp.data[dAt + j] = p.data"),
         "sdpa",

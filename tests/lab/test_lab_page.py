@@ -19,8 +19,9 @@ FLAGS = (
 ).split()
 
 # How many of 64 x 64 places a mask blocks.
-BLOCKED = dict.fromkeys(["sdpa", "unscaled", "flipped", "identical_heads", "zero_fill"], 2016)
-BLOCKED |= {"single_head": 2016, "peek_one": 1953, "bidirectional": 0, "none": 4032}
+CAUSAL = "sdpa unscaled flipped identical_heads zero_fill model_scale single_head".split()
+BLOCKED = dict.fromkeys(CAUSAL, 2016)
+BLOCKED |= {"peek_one": 1953, "bidirectional": 0, "none": 4032}
 
 # What a reader does with the page, in its own scope; `seen` is what comes back.
 READER = """<script>

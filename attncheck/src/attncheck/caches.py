@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of
+from .calls import Call, Model, Own, arguments_of, names_of_parts, outputs_of, parts_of, plainly
 from .outcomes import (
     REFUSALS,
     CannotCheck,
     CheckFailed,
     Passed,
     as_assertion,
+    cause_from,
     in_one_line,
     in_words,
     is_deliberate,
@@ -32,6 +33,7 @@ from .subject import (
     Subject,
     compared_columns,
     is_rounding,
+    mask_dtype,
     prepared,
     prime_up_to,
     steady,
@@ -82,6 +84,7 @@ class CacheStep:
     flags: dict[str, bool] = field(default_factory=dict)
     place: str = ""  # an argument that is told where the step begins
     place_as: str = ""  # "number", "row" (n,) or "rows" (B, n)
+    mask_dtype: torch.dtype = torch.int64
 
     def __call__(
         self,
@@ -96,7 +99,7 @@ class CacheStep:
         if held is not None:
             more[self.argument] = held
         if real is not None:
-            more["attention_mask"] = real
+            more["attention_mask"] = real.to(self.mask_dtype)
         match self.place_as:
             case "number":
                 more[self.place] = begin
@@ -104,7 +107,7 @@ class CacheStep:
                 more[self.place] = torch.arange(begin, end, device=ids.device)
             case "rows":
                 more[self.place] = torch.arange(begin, end, device=ids.device).expand(len(ids), -1)
-        returned = model(ids, **more)
+        returned = plainly(model, ids, **more)
         new = parts_of(returned).get(self.part)
         return returned, (held if new is None else new, end)  # None if it was changed in place
 
@@ -126,14 +129,14 @@ def cache_step_of(tried: Subject) -> CacheStep:
         x = tried.draw(tried.batch(2), min(tried.length, 8))
         with tried.evaluating(), torch.no_grad():
             try:
-                returned = tried.model(x.to(tried.device), **chosen)
+                returned = plainly(tried.model, x.to(tried.device), **chosen)
             except REFUSALS as error:
                 errors.append(in_one_line(error))
                 continue
         for argument in arguments:
             part = _returned_cache(returned, argument, arguments)
             if part:
-                return CacheStep(argument, part, chosen)
+                return CacheStep(argument, part, chosen, mask_dtype=mask_dtype(tried))
     why = errors[0] if len(errors) == len(choices) else "the model returns none"
     raise CannotCheck(f"the cache {', '.join(arguments)} is not tried: {why}; give step")
 
@@ -408,7 +411,10 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
 
 def _check_state(tried: Subject, decoding: Decoding) -> PlansTried:
     """What the plans show in the state of a subject; CheckFailed if a step is wrong."""
-    without_graph = replace(steady(tried), state=replace(tried.state, grad=False))
+    calm = steady(tried)
+    if calm.restored and tried.state.training:
+        raise CannotCheck("each call changes the model there, so steps differ from one pass")
+    without_graph = replace(calm, state=replace(tried.state, grad=False))
     plans = _try_plans(without_graph, decoding)
     if not all(isfinite(wrong.change) for wrong in plans.wrong):
         own = tried.best is None or tried.state.own_dtype
@@ -453,9 +459,11 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     wanted = [plan for plan in wanted if len(plan.sizes) > 1]
     if not wanted:
         raise CannotCheck(f"no step with a cache begins behind the prefix of {tried.prefix}")
+    texts: dict[int, Text] = {}  # by length
     for plan in wanted:
         try:
-            wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded)
+            text = _text_for(tried, plan, texts)
+            wrong = first_wrong_step(tried, decoding.step_of(plan), plan, plans.rounded, text)
         except REFUSALS as error:
             plans.refused[plan.name] = error
             continue
@@ -474,10 +482,11 @@ def _failed(tried: Subject, decoding: Decoding, plans: PlansTried) -> CheckFaile
     """What the wrong steps of the plans have in common."""
     faulty = plans.wrong
     reads = [
-        _what_is_read(tried, decoding.step_of(wrong.plan), wrong)
+        cause_from(partial(_what_is_read, tried, decoding.step_of(wrong.plan), wrong), None)
         for wrong in faulty[:MOST_EXPLAINED]
     ]
-    rows_mix = _reads_another_row(tried, decoding.step, faulty[0])
+    another_row = partial(_reads_another_row, tried, decoding.step, faulty[0])
+    rows_mix = cause_from(another_row, unknown=False)
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     return tried.failed(
         f"decoding with the cache gives other outputs than one pass, in {ways}",
@@ -588,11 +597,6 @@ def reordered(cache: tuple[object, int], rows: Tensor) -> tuple[object, int]:
     return own if new is None else new, end
 
 
-def own_cache(cache: Own) -> object:
-    """The model's own cache, of what a step carries on."""
-    return cache[0] if isinstance(cache, tuple) and len(cache) == 2 else cache
-
-
 def can_reorder(tried: Subject, step: DecodingStep) -> bool:
     """Whether the cache of a model can change the order of its rows."""
     if not isinstance(step, CacheStep) or tried.rows < 2:
@@ -602,15 +606,39 @@ def can_reorder(tried: Subject, step: DecodingStep) -> bool:
             _, cache = step(tried.model, tried.draw(2, 4).to(tried.device), None)
         except REFUSALS:
             return False
-    return isinstance(own_cache(cache), Reorders)
+    own, _ = cache
+    return isinstance(own, Reorders)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Ids (B, T) and their outputs (B, T, V) in a call without a cache."""
+
+    ids: Tensor
+    outputs: Tensor
+
+
+def _text_for(tried: Subject, plan: StepPlan, known: dict[int, Text]) -> Text | None:
+    """The text for a plan, which those of the same length share; None if it has padding, for one
+    step is then the reference."""
+    if plan.real is not None:
+        return None
+    T = sum(plan.sizes)
+    if T not in known:
+        ids = tried.draw(min(2, tried.rows), T)
+        known[T] = Text(ids, tried(ids))
+    return known[T]
 
 
 def first_wrong_step(
-    tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str]
+    tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str], text: Text | None = None
 ) -> Wrong | None:
     """The first step whose outputs differ from those of one pass, or of one step if padded."""
-    B = min(2, tried.rows) if plan.real is None else len(plan.real)
-    ids = tried.draw(B, sum(plan.sizes))
+    if text is None:
+        B = min(2, tried.rows) if plan.real is None else len(plan.real)
+        ids = tried.draw(B, sum(plan.sizes))
+    else:
+        ids = text.ids
 
     def one_pass() -> Tensor:
         """The outputs of a call without a cache; with padding, those of one step of all tokens."""
@@ -626,7 +654,7 @@ def first_wrong_step(
     def difference(begin: int = 0, end: int | None = None) -> Tensor:
         return off_by(one_pass())[:, begin:end]
 
-    expected = one_pass()
+    expected = one_pass() if text is None else text.outputs
     size = float(expected.std()) or 1.0
     off = off_by(expected).abs().amax((0, 2)) / size  # (T,)
     ends = list(accumulate(plan.sizes))
@@ -689,10 +717,7 @@ def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
 
     tolerance = min(1e-9 if tried.tolerance < 1e-6 else 1e-5, IS_READ)
     padding = () if real is None else tuple((~real[0, :end]).nonzero().flatten().tolist())
-    try:
-        return Reads(begin, moved(stepwise), moved(at_once), tolerance, padding)
-    except REFUSALS:
-        return None
+    return Reads(begin, moved(stepwise), moved(at_once), tolerance, padding)
 
 
 def _for_rows(plan: StepPlan, rows: int) -> StepPlan:

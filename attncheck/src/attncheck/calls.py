@@ -153,16 +153,24 @@ def arguments_of(model: object) -> dict[str, inspect.Parameter]:
 
 
 def missing_arguments(model: object) -> list[str]:
-    """The arguments beside the first that must be given."""
+    """The arguments beside the inputs that must be given."""
     takes = list(arguments_of(model).values())
     needed = [p.name for p in takes if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]
     keyword = [p.name for p in takes if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
-    return [*needed[1:], *keyword]
+    return [*needed, *keyword][1:]
+
+
+def inputs_argument(model: object) -> str:
+    """The name of the first argument, which takes the inputs, if it can only be given by name;
+    otherwise ""."""
+    first = next(iter(arguments_of(model).values()), None)
+    return first.name if first is not None and first.kind is first.KEYWORD_ONLY else ""
 
 
 def plainly(model: Model, x: Tensor, **more: object) -> object:
     """The usual call."""
-    return model(x, **more)
+    name = inputs_argument(model)
+    return model(**{name: x}, **more) if name else model(x, **more)
 
 
 def with_targets(model: Model, x: Tensor, **more: object) -> object:

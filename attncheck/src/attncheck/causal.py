@@ -362,12 +362,8 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
     """A leak in words, and the map of a short sequence."""
     T = len(leak.x) if len(leak.x) <= MAP else tried.anew().fitting(MAP)
     tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
-    own = dependence(tried, leak.x[None, :T])
-    another = dependence(tried, tried.draw(1, T))
-    for map_ in (own, another):
-        map_[:, : first_cut(tried, T)] = 0.0  # which all may read
-        judged = judged_positions(tried, T)
-        map_ *= judged & judged[:, None]
+    own = _judged_map(tried, leak.x[None, :T])
+    another = _judged_map(tried, tried.draw(1, T))
     map_ = own.maximum(another)
     place = place_of_leak(tried, leak.x, leak.changed, leak.cut)
     description = explain_map(map_ > tolerance)
@@ -378,11 +374,20 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
             f"{leak.cut} on, by {leak.share:.1g} of the largest change"
         )
         return Description(what, place, SHAPES), map_
-    seen = [bool((x > tolerance).triu(1).any()) for x in (own, another)]
-    if not all(seen):
+    leaks = [bool((each > tolerance).triu(1).any()) for each in (own, another)]
+    if not all(leaks):
         look = "not in every sequence, as if blocked scores were finite, or by a choice"
         return Description(description.what, place, look), map_
     return Description(description.what, place, description.look), map_
+
+
+def _judged_map(tried: Subject, x: Tensor) -> Tensor:
+    """The map (T, T) of a sequence (1, T, ...), 0 for inputs that all may read and at padding."""
+    T = x.shape[1]
+    map_ = dependence(tried, x)
+    map_[:, : first_cut(tried, T)] = 0.0
+    judged = judged_positions(tried, T)
+    return map_ * (judged & judged[:, None])
 
 
 @as_assertion

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .calls import module_of, named_tensors
-from .outcomes import REFUSALS, in_words
+from .outcomes import REFUSALS, cause_from, in_words
 from .subject import Subject, relative
 
 SHAPES = (
@@ -74,11 +74,12 @@ def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
     module = module_of(tried.model)
     if module is None:
         return "give a torch module to learn where"
-    try:
-        y, before = record_modules(tried, module, x, 0, cut)
-        new_y, after = record_modules(tried, module, changed, 0, cut)
-    except REFUSALS:
+    pair: list[tuple[Tensor, Recorded]] = cause_from(
+        lambda: [record_modules(tried, module, each, 0, cut) for each in (x, changed)], []
+    )
+    if not pair:
         return "hooks on its modules fail, so the place is unknown"
+    (y, before), (new_y, after) = pair
     if not any_differ([y], [new_y]):
         return "the leak vanishes while hooks are on the modules, as if they turn off a fast path"
     names = {part: name for name, part in module.named_modules()}

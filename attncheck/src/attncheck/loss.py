@@ -5,13 +5,14 @@ Letters: B batch, T time, V symbols.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of
+from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module_of, plainly
 from .outcomes import (
     REFUSALS,
     CannotCheck,
@@ -21,7 +22,7 @@ from .outcomes import (
     in_one_line,
 )
 from .states import TRAINING, State, seed_all
-from .subject import Sizes, Subject, prepared
+from .subject import Sizes, Subject, prepared, relative
 from .visits import Visits
 
 Loss = Callable[[Own, Tensor], Tensor]  # the model and ids (B, T) -> the training loss
@@ -29,9 +30,10 @@ LabeledLoss = Callable[[Own, Tensor, Tensor], Tensor]  # the same with labels (B
 WITH_GRADIENTS = State(grad=True)
 LOSS_MODES = (WITH_GRADIENTS, TRAINING)
 IGNORED_LABEL = -100
+READ = 1e-3  # of the standard deviation, by which labels may move logits
 NEXT_TOKENS = "targets are the next tokens"
-# By how many positions targets are shifted, and what is wrong with it.
-_WRONG = {
+# Wrong shifts of the targets, of which 1 is right, and what they make of a model.
+_WRONG_SHIFTS = {
     0: "targets are not shifted, so the model copies its input",
     2: "targets are shifted twice, so the model skips a token",
     -1: "targets are shifted backwards, so the model learns the token before",
@@ -52,7 +54,7 @@ def labeled_loss(tried: Subject) -> LabeledLoss:
     name = labels_argument(tried)
 
     def loss(model: Model, ids: Tensor, labels: Tensor) -> Tensor:
-        return loss_of(model(ids, **{name: labels}))
+        return loss_of(plainly(model, ids, **{name: labels}))
 
     return loss
 
@@ -86,23 +88,60 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
         raise CannotCheck("the model is not a torch module, so its logits cannot be followed")
     if tried.prefix >= tried.length:
         raise CannotCheck("what reads all inputs need not learn the next ones; give loss")
-    ids_are_labels = loss is None
-    if loss is None:
-        labeled = labeled_loss(tried)
-        name = labels_argument(tried)
-
-        def loss(model: Model, ids: Tensor) -> Tensor:
-            return labeled(model, ids, ids)
-
-        if name != "labels":
-            return _given_shifted(tried, labeled, name)
+    labeled = labeled_loss(tried) if loss is None else None
+    targets_of = _ways_to_learn(tried, loss, labeled)
     told: list[str] = []
     visits = Visits(tried, "a loss ")
     for state in visits.through(LOSS_MODES):
         with visits.visit(state) as there:
-            said = _targets_of(there, loss, ids_are_labels=ids_are_labels)
+            said = targets_of(there)
             told = told or said
+            if labeled is not None:
+                _require_labels_unread(there, labeled)
     return visits.passed("; ".join(told))
+
+
+def _ways_to_learn(
+    tried: Subject, loss: Loss | None, labeled: LabeledLoss | None
+) -> Callable[[Subject], list[str]]:
+    """What says which targets the logits learn in a state: of the user's loss, of labels that are
+    the ids, or of targets that may come shifted."""
+    if loss is not None:
+        return partial(_targets_of, loss=loss, ids_are_labels=False)
+    assert labeled is not None
+    name = labels_argument(tried)
+    if name != "labels":
+        return partial(_given_targets, loss=labeled, name=name)
+
+    def of_ids(model: Model, ids: Tensor) -> Tensor:
+        return labeled(model, ids, ids)
+
+    return partial(_targets_of, loss=of_ids, ids_are_labels=True)
+
+
+def _require_labels_unread(tried: Subject, labeled: LabeledLoss) -> None:
+    """CheckFailed if logits depend on the last label, with which one of them is compared."""
+    ids = tried.draw(tried.batch(1), tried.usual_length)
+    labels = tried.other(ids)
+    others = torch.cat([labels[:, :-1], tried.other(labels)[:, -1:]], 1)
+    logits = _logits_beside(tried, labeled, ids, labels)
+    change = relative(_logits_beside(tried, labeled, ids, others), logits)
+    if change > READ:
+        raise tried.failed(
+            f"logits depend on the labels, by {change:.2g} of their std",
+            "labels belong in the loss alone: a model that reads them need not predict them",
+        )
+
+
+def _logits_beside(tried: Subject, labeled: LabeledLoss, ids: Tensor, labels: Tensor) -> Tensor:
+    """The logits (B, T, V) that a model returns beside the loss of labels (B, T)."""
+
+    def of(model: Model, x: Tensor) -> Tensor:
+        return labeled(model, ids.to(x.device), labels.to(x.device))
+
+    seed_all(0, tried.device)
+    _, outputs, _ = _followed(tried, of)
+    return next(iter(outputs.values())).detach()
 
 
 def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
@@ -227,7 +266,7 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
     ids = tried.draw(tried.rows if tried.exact else rows, tried.usual_length)
     handle = module.register_forward_hook(keep, with_kwargs=True)
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), tried.repeatable():
             value = loss(tried.model, ids.to(tried.device))
     finally:
         handle.remove()
@@ -236,51 +275,50 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
     return seen[-1][0], seen[-1][1], value
 
 
-def _given_shifted(tried: Subject, loss: LabeledLoss, name: str) -> Passed:
+def _given_targets(tried: Subject, loss: LabeledLoss, name: str) -> list[str]:
     """Which token the logits at t are compared with, of a model that may want shifted targets."""
-    with tried.put(WITH_GRADIENTS) as there:
-        seen: list[Tensor] = []
+    seen: list[Tensor] = []
 
-        def with_others(model: Model, x: Tensor) -> Tensor:
-            targets = there.other(x.cpu())
-            seen.append(targets)
-            return loss(model, x, targets.to(x.device))
+    def with_others(model: Model, x: Tensor) -> Tensor:
+        targets = tried.other(x.cpu())
+        seen.append(targets)
+        return loss(model, x, targets.to(x.device))
 
-        _, outputs, value = _followed(there, with_others)
-        y = next(iter(outputs.values()))
-        slope = _slope_by_logits(value, y)
-        if slope is None:
-            raise CannotCheck("the loss is not computed from the logits the model returns")
+    _, outputs, value = _followed(tried, with_others)
+    y = next(iter(outputs.values()))
+    slope = _slope_by_logits(value, y)
+    if slope is None:
+        raise CannotCheck("the loss is not computed from the logits the model returns")
     lowest = _lowest(slope)
     shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
     if not shifts:
-        raise there.failed(
+        raise tried.failed(
             f"the logits at t are compared with none of {name}",
             "look for a view that exchanges time and vocabulary, or for a loss of other logits",
             grave=False,
         )
     _require_one_softmax(tried, value, y, slope)
     if shifts[0] == 1:
-        _require_end_ignored(there, seen[-1], slope)
+        _require_end_ignored(tried, seen[-1], slope)
     if shifts[0] in (0, 1):
         when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
         place = "t" if shifts[0] == 0 else "t + 1"
-        said = f"the logits at t are compared with {name} at {place}, {when}"
-        return Passed(said)
+        return [f"the logits at t are compared with {name} at {place}, {when}"]
     said = f"the logits at t are compared with {name} at t + {shifts[0]}"
-    raise there.failed(said.replace("+ -", "- "), grave=False)
+    raise tried.failed(said.replace("+ -", "- "), grave=False)
 
 
 def _shift_of(x: Tensor, y: Tensor) -> int | None:
-    """How many positions later the inputs x (B, T) are that the targets y (B, T) hold."""
-    for shift in (1, *_WRONG):
+    """The shift of targets y (B, T), which hold the inputs x (B, T) so many positions later: 1 or
+    one of the wrong ones; None if y is none of them."""
+    for shift in (1, *_WRONG_SHIFTS):
         if _agreement(x, y, shift) >= 0.999:
             return shift
     return None
 
 
 def _shift_in_words(shift: int | None) -> str:
-    return "targets are not the next tokens" if shift is None else _WRONG[shift]
+    return "targets are not the next tokens" if shift is None else _WRONG_SHIFTS[shift]
 
 
 def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
@@ -348,7 +386,7 @@ def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
         labels = ids.clone()
         labels[:, :4] = ignored
         try:
-            _value(there, loss, ids, labels)
+            _loss_of_text(there, loss, ids, labels)
         except REFUSALS:
             return False
     return True
@@ -363,14 +401,14 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     # A loss that shifts its labels does not use the first, and some treat those at the ends as
     # others.
     first, end = (3, T - 2) if T >= 12 else (1, T)
-    border = first + (end - first) // 3
+    border = first + max(1, (end - first) // 3)
     at = torch.arange(T)
     early = (at >= first) & (at < border)
     late = (at >= border) & (at < end)
     labels = labels.where(early | late, ignored)
 
     def of(part: Tensor, rows: int = 1) -> float:
-        return float(_value(tried, loss, ids, labels.where(part, ignored), rows).detach())
+        return float(_loss_of_text(tried, loss, ids, labels.where(part, ignored), rows).detach())
 
     both = of(early | late)
     a = of(early)
@@ -447,20 +485,21 @@ def _followed_slope(
     return None if slope is None else (logits, slope)
 
 
-def _value(
+def _loss_of_text(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, rows: int = 1
 ) -> Tensor:
+    """The loss of a text (1, T), so many times in a batch, always with the same random numbers."""
     device = tried.device
     seed_all(0, device)
     x = ids.repeat(rows, 1).to(device)
-    with torch.set_grad_enabled(True):
+    with torch.enable_grad(), tried.repeatable():
         return loss(tried.model, x, labels.repeat(rows, 1).to(device))
 
 
 def _loss_of_text_twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
     """The loss of the text twice; NaN of a model that takes one row at a time."""
     try:
-        return float(_value(tried, loss, ids, labels, 2).detach())
+        return float(_loss_of_text(tried, loss, ids, labels, 2).detach())
     except REFUSALS:
         return float("nan")
 
@@ -472,11 +511,11 @@ def _what_counts(
     """What ignored labels do, where that is told apart."""
     if summed:
         return "the loss of the other labels is divided by the number of all labels"
-    a = float(_value(tried, loss, ids, labels.where(early, ignored)).detach())
+    a = float(_loss_of_text(tried, loss, ids, labels.where(early, ignored)).detach())
     for token in (0, int(tried.pool.max())):
         with_token = labels.where(early, token)
-        with_token[:, 0] = ignored
-        if abs(float(_value(tried, loss, ids, with_token).detach()) - a) <= 1e-6 * abs(a):
+        with_token[:, 0] = ignored  # no logits come before the first label
+        if abs(float(_loss_of_text(tried, loss, ids, with_token).detach()) - a) <= 1e-6 * abs(a):
             return f"they are trained as token {token}"
     return ""
 

@@ -11,7 +11,7 @@ from functools import partial
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import Model
+from .calls import Model, module_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, as_assertion, in_one_line
 from .states import (
     EVALUATION,
@@ -21,10 +21,19 @@ from .states import (
     changed_by_a_call,
     seed_all,
 )
-from .subject import SizesAndCall, Subject, call_with_given, is_rounding, prepared, relative
+from .subject import (
+    MOST_ROWS,
+    SizesAndCall,
+    Subject,
+    call_with_given,
+    is_rounding,
+    prepared,
+    relative,
+)
 from .visits import Visits
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
+SEEDS = 8  # with which a model is called that draws random numbers
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 
 
@@ -50,9 +59,14 @@ def check_deterministic(tried: Subject) -> Passed:
     with visits.visit(State(own_dtype=True)) as there:
         x = there.draw(1, there.usual_length)
         require_memoryless(there, x)
-        require_same_twice(there, x)
+        outputs, draws = require_same_twice(there, x)
+        if draws:
+            visits.remarks.append(
+                "in evaluation mode a call draws random numbers, though outputs were the same "
+                f"with {SEEDS} random seeds"
+            )
         _require_the_same_after_other_lengths(there, x)
-        _require_the_same_with_given(there, x)
+        _require_the_same_with_given(there, x, outputs)
     if tried.weights:
         with visits.visit(TRAINING) as there:
             if require_memoryless(there, x):
@@ -62,14 +76,15 @@ def check_deterministic(tried: Subject) -> Passed:
     return visits.passed("in evaluation mode the same inputs give the same outputs")
 
 
-def require_same_twice(tried: Subject, x: Tensor) -> None:
-    """CheckFailed if x gets other outputs the second time in evaluation mode, of a model that
-    remembers nothing."""
+def require_same_twice(tried: Subject, x: Tensor) -> tuple[Tensor, bool]:
+    """The outputs for x in evaluation mode after a call, and whether it draws random numbers;
+    CheckFailed if x gets other outputs the second time, of a model that remembers nothing."""
     with tried.restoring():
         first = tried(x)
-        change = relative(tried(x), first)
+        again, draws = tried.with_chance(x)
+        change = max(relative(again, first), _by_another_seed(tried, x, first) if draws else 0)
     if not change > SAME_OUTPUTS:  # NaN is another fault
-        return
+        return again, draws
     raise tried.failed(
         f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
         "std, but the same with the same random seed",
@@ -84,22 +99,22 @@ def require_memoryless(tried: Subject, x: Tensor) -> bool:
     inputs of those calls."""
     tried = replace(tried, seeded=True)  # so that chance is the same
 
-    def after(before: Tensor | None) -> Tensor:
-        with tried.restoring():
-            if before is not None:
-                tried(before)
-            return tried(x)
-
-    fresh = after(None)
-    later = after(x)
-    change = relative(after(tried.other(x)), later)
+    with tried.restoring():
+        fresh = tried(x)
+        after_itself = tried(x)
+    with tried.restoring():
+        tried(tried.other(x))
+        after_another = tried(x)
+    change = relative(after_another, after_itself)
     if change > SAME_OUTPUTS:
+        names = _left_changed(tried, x)
         raise tried.failed(
             f"outputs depend on the inputs of earlier calls, by {change:.2g} of their std, even "
             "with the same random seed",
-            _what_changes("a call", tried, x),
+            _what_changes("a call", names),
+            grave=not (tried.state.training and _are_saved(tried, names)),
         )
-    return relative(fresh, later) > SAME_OUTPUTS
+    return relative(fresh, after_itself) > SAME_OUTPUTS
 
 
 def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
@@ -111,7 +126,7 @@ def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
     for before, then in ((x, x[:, :short]), (x[:, :short], x)):
         said = _other_after(tried, before, then)
         if said:
-            raise tried.failed(said, _what_changes("such a call", tried, before))
+            raise tried.failed(said, _what_changes("such a call", _left_changed(tried, before)))
 
 
 def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
@@ -140,23 +155,29 @@ def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
     return f"{lengths} gets other outputs than at first, by {change:.2g} of their std"
 
 
-def _what_changes(call: str, tried: Subject, x: Tensor) -> str:
-    """Which numbers and tensors of the model a call with x leaves changed, in words."""
+def _left_changed(tried: Subject, x: Tensor) -> list[str]:
+    """The names of the numbers and tensors of the model that a call with x leaves changed."""
     with tried.restoring():
-        names = changed_by_a_call(tried.model, lambda: tried(x))
+        return changed_by_a_call(tried.model, lambda: tried(x))
+
+
+def _what_changes(call: str, names: list[str]) -> str:
+    """What a call leaves changed, in words."""
     if not names:
         return "look for a cache, a buffer or a counter that a call leaves changed"
     return f"{call} changes {', '.join(names[:5])}"
 
 
-def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
+def _are_saved(tried: Subject, names: list[str]) -> bool:
+    """Whether all that a call changes is saved with the model, as a statistic is: that of a norm,
+    the load of experts, the entries of a codebook."""
+    module = module_of(tried.model)
+    return bool(names) and module is not None and set(names) <= set(module.state_dict())
+
+
+def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor) -> None:
     """CheckFailed if calls with an optional tensor give different outputs, or change those of a
-    later call without it. The subject gives the same outputs without optional tensors."""
-    if not tried.optional:
-        return
-    with tried.restoring():
-        tried(x)
-        after_plain = tried(x)
+    later call without it, which are `after_plain` after one without it."""
     few = None if tried.effort.every_state else 1
     for name, optional in list(tried.optional.items())[:few]:
         judged = optional.judged(x.shape[1])
@@ -179,7 +200,7 @@ def _require_the_same_with_given(tried: Subject, x: Tensor) -> None:
             raise given.failed(
                 f"after a call with {name}, outputs of calls without it are others, by "
                 f"{change:.2g} of their std",
-                _what_changes("such a call", given, x),
+                _what_changes("such a call", _left_changed(given, x)),
             )
 
 
@@ -200,8 +221,15 @@ def check_rows_independent(tried: Subject) -> Passed:
         raise CannotCheck("the model takes one sequence at a time")
     with tried.put(EVALUATION) as there:
         require_rows_apart(there)
-    said = "rows of a batch do not depend on each other"
+    said = f"rows of a batch of {rows_together(tried)} do not depend on each other"
     return Passed(said, states=(str(EVALUATION),))
+
+
+def rows_together(tried: Subject) -> int:
+    """How many rows of a batch are compared with themselves alone: all that a call of another
+    property has, of a large model fewer."""
+    affordable = tried.affordable(tried.usual_length, 0.25)
+    return tried.batch(max(tried.effort.rows_mixed, min(MOST_ROWS, affordable)))
 
 
 def require_rows_apart(tried: Subject) -> None:
@@ -214,12 +242,13 @@ def require_rows_apart(tried: Subject) -> None:
             "look for a statistic over the batch, or for batch and time that are exchanged "
             "(batch_first=True)",
         )
-    x = tried.draw(tried.batch(tried.effort.rows_mixed), tried.usual_length)
+    x = tried.draw(rows_together(tried), tried.usual_length)
     # Chance, as of dropout that is on, drops others in another batch or row.
     if tried.state.training or relative(tried(x), tried(x)) > SAME_OUTPUTS:
         return
-    said = "" if tried.exact else _other_alone(tried, x)
-    said = said or _other_in_another_row(tried, x)
+    said = _other_in_another_row(tried, x)
+    if not said and not tried.exact:
+        said = _other_alone(tried, x)
     if said:
         raise tried.failed(said)
 
@@ -245,15 +274,20 @@ def rows_mixed(tried: Subject) -> str:
 
 
 def _other_alone(tried: Subject, x: Tensor) -> str:
-    """A sentence if the first row of x (B, T, ...) gets other outputs alone; "" if it does not."""
+    """A sentence if a row of x (B, T, ...) gets other outputs alone; "" if none does."""
+    one_by_one = replace(tried, rows=1)
 
     def difference() -> Tensor:
-        return tried(x[:1]) - tried(x)[:1]
+        return one_by_one(x) - tried(x)
 
-    change = relative(tried(x[:1]), tried(x)[:1])
+    change = relative(one_by_one(x), tried(x))
     if change <= SAME_OUTPUTS or is_rounding(tried, difference):
         return ""
-    return f"a row alone gets other outputs than in a batch, by {change:.2g} of the std"
+    row = int(difference().abs().amax((1, 2)).argmax())
+    return (
+        f"a row alone gets other outputs than as row {row} of a batch of {len(x)}, by "
+        f"{change:.2g} of the std"
+    )
 
 
 def _other_in_another_row(tried: Subject, x: Tensor) -> str:
@@ -301,7 +335,9 @@ def check_modes_agree(tried: Subject) -> Passed:
             try:
                 with _in_mode(tried, state) as there:
                     trained = there(x)
-                    chance = _by_another_seed(there, x, trained)
+                    with there.restoring():
+                        _, draws = there.with_chance(x)
+                    chance = _by_another_seed(there, x, trained) if draws else 0.0
             except REFUSALS as error:
                 if state == TRAINING:
                     raise
@@ -350,10 +386,8 @@ def check_modes_agree(tried: Subject) -> Passed:
 
 def _by_another_seed(tried: Subject, x: Tensor, before: Tensor) -> float:
     """By how much outputs change with other random seeds."""
-    if not tried.draws_numbers(x):
-        return 0.0
     most = 0.0
-    for seed in range(1, 9):  # some rarely draw something that matters
+    for seed in range(1, SEEDS + 1):  # some rarely draw something that matters
         seed_all(seed, tried.device)
         most = max(most, relative(replace(tried, seeded=False)(x), before))
     return most

@@ -94,6 +94,19 @@ def is_deliberate(error: BaseException) -> bool:
     return says and not _is_library(last.filename, str(Path(__file__).parent))
 
 
+def cause_from(search: Callable[[], R], unknown: R) -> R:
+    """What a search for the cause of a fault finds. It calls the model in other ways than the
+    property does; if the model refuses them, the fault stays and its cause is unknown."""
+    try:
+        return search()
+    except CannotCheck:
+        return unknown
+    except PROBE_ERRORS as error:
+        if is_own_error(error):
+            raise
+        return unknown
+
+
 @contextmanager
 def not_applicable_if_refused(what: str) -> Iterator[None]:
     """CannotCheck if the model refuses what is tried inside; if it crashes, that is raised."""

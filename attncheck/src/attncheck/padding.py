@@ -17,13 +17,24 @@ from .outcomes import (
     CheckFailed,
     Passed,
     as_assertion,
+    cause_from,
     in_one_line,
     is_deliberate,
     not_applicable_if_refused,
     ranges_in_words,
 )
 from .states import EVALUATION, TRAINING, State
-from .subject import PADDINGS, Sizes, Subject, is_rounding, prepared, prime_up_to, relative, steady
+from .subject import (
+    PADDINGS,
+    Sizes,
+    Subject,
+    is_rounding,
+    mask_dtype,
+    prepared,
+    prime_up_to,
+    relative,
+    steady,
+)
 from .visits import Visits
 
 # With gradients, evaluation mode may be on another path.
@@ -69,8 +80,7 @@ def mask_argument(tried: Subject) -> Masked:
             f"whether 1 is a token in {others[0]} is not known: give call to "
             "assert_padding_ignored"
         )
-    ones = tried.optional.get("attention_mask of ones")
-    dtype = torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
+    dtype = mask_dtype(tried)
 
     def masked(model: Model, ids: Tensor, real: Tensor) -> object:
         return tried.call(model, ids, attention_mask=real.to(dtype))
@@ -94,10 +104,9 @@ def check_padding_ignored(
             _in_some_precision(replace(tried, held=bool(visits.states)), state, some, call, T)
     visits.states += _causal_beside_padding(tried, sides)
     visits.remarks += _against_the_row_alone(tried, sides, call, T)
-    padded = ranges_in_words((~padded_rows("left", T)).sum(1)[1:].tolist())
-    return visits.passed(
-        f"padding is not read (mask: 1 = token), {padded} of {T} tokens: {', '.join(sides)}"
-    )
+    _, *counts = (~padded_rows("left", T)).sum(1).tolist()  # of padded tokens, the first is 0
+    said = f"padding is not read (mask: 1 = token), {ranges_in_words(counts)} of {T} tokens"
+    return visits.passed(f"{said}: {', '.join(sides)}")
 
 
 def _sides_taken(
@@ -156,20 +165,24 @@ class NotFinite(CheckFailed):
 def _in_some_precision(
     tried: Subject, state: State, sides: tuple[str, ...], call: Masked, T: int
 ) -> None:
-    """`_require_unread` in the best precision, or in the model's own if outputs are not finite in
-    the best: a mask that is filled with the lowest number of one dtype may be lost in another."""
+    """`_require_unread_in` the best precision, or the model's own if outputs are not finite in the
+    best: a mask that is filled with the lowest number of one dtype may be lost in another."""
     try:
-        with tried.put(state) as there:
-            for side in sides:
-                _require_unread(there, side, call, T)
+        _require_unread_in(tried, state, sides, call, T)
     except NotFinite:
         if tried.best is None:
             raise
-    else:
-        return
-    with tried.put(replace(state, own_dtype=True)) as there:
+        _require_unread_in(tried, replace(state, own_dtype=True), sides, call, T)
+
+
+def _require_unread_in(
+    tried: Subject, state: State, sides: tuple[str, ...], call: Masked, T: int
+) -> None:
+    """`_require_unread` in a state, on each side; what calls change, as in training, is undone."""
+    with tried.put(state) as there:
+        undone = replace(there, restored=steady(there).restored)
         for side in sides:
-            _require_unread(there, side, call, T)
+            _require_unread(undone, side, call, T)
 
 
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
@@ -201,9 +214,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
                 state=str(tried.state),
             )
         inverted = replace(padded, call=_with_mask(call, ~real))
-        turned = relative(inverted(new_ids)[real], inverted(ids)[real]) <= MOVED
-        # Padding is also unread if nothing is read, as under a mask of queries instead of keys.
-        if turned and _reads_earlier_tokens(inverted, ids, real):
+        if cause_from(partial(_ignores_padding, inverted, ids, new_ids, real), unknown=False):
             look = "with a mask of 0 = token they do not: is the mask meant the other way around?"
             grave = False
         else:
@@ -215,6 +226,13 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
             look,
             grave=grave,
         )
+
+
+def _ignores_padding(tried: Subject, ids: Tensor, new_ids: Tensor, real: Tensor) -> bool:
+    """Whether outputs at tokens depend on tokens, but not on padding, where the ids differ."""
+    moved = relative(tried(new_ids)[real], tried(ids)[real])
+    # Padding is also unread if nothing is read, as under a mask of queries instead of keys.
+    return moved <= MOVED and _reads_earlier_tokens(tried, ids, real)
 
 
 def _reads_earlier_tokens(tried: Subject, ids: Tensor, real: Tensor) -> bool:
@@ -272,14 +290,18 @@ def _fails_in(tried: Subject, state: State) -> bool:
 def _against_the_row_alone(
     tried: Subject, sides: tuple[str, ...], call: Masked, T: int
 ) -> list[str]:
-    """A remark on each side on which a padded row gets other outputs than alone. Padding between
-    tokens is not compared: a right model may count its places."""
+    """A remark on each side on which a padded row gets other outputs than alone, or on a mask of
+    ones, if that alone changes them. Padding between tokens is not compared: a right model may
+    count its places."""
+    change = _change_by_padding(tried, call, torch.ones(1, T, dtype=torch.bool))
+    if change > 1e-5:
+        return [f"a mask of ones gives other outputs than no mask, by {change:.2g} of the std"]
     remarks: list[str] = []
     for side in ("left", "right"):
         if side not in sides:
             continue
-        first = 1 if tried.effort.every_padding else 2
-        for real in padded_rows(side, T)[first:].split(1):
+        _, *padded = padded_rows(side, T).split(1)  # the first row has no padding
+        for real in padded if tried.effort.every_padding else padded[-1:]:
             change = _change_by_padding(tried, call, real)
             if change > 1e-5:
                 remarks.append(
@@ -292,26 +314,26 @@ def _against_the_row_alone(
 
 
 def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
-    """By how much outputs at the tokens of a padded row (1, T) differ from those alone; 0 if by
-    rounding, or for a model of one length."""
+    """By how much outputs at the tokens of a padded row (1, T) differ from those alone, without a
+    mask; 0 if by rounding, or for a model of one length."""
     with tried.put(EVALUATION) as there:
         there = steady(there)
         ids = there.draw(1, real.shape[1])
-        difference = partial(_minus_the_row_alone, there, call, ids, real)
+        padded = replace(there, rows=1, call=_with_mask(call, real), exact=False)
+        alone = replace(there, rows=1, exact=False)
+
+        def both() -> tuple[Tensor, Tensor]:
+            return padded(ids)[:, real[0]], alone(ids[:, real[0]])
+
+        def difference() -> Tensor:
+            in_padding, by_itself = both()
+            return in_padding - by_itself
+
         try:
-            off = difference()
-            size = float(there(ids).std()) or 1.0
+            change = relative(*both())
         except REFUSALS:  # a model of one length
             return 0.0
-        change = float(off.abs().max()) / size
         return 0.0 if change <= 1e-5 or is_rounding(there, difference) else change
-
-
-def _minus_the_row_alone(tried: Subject, call: Masked, ids: Tensor, real: Tensor) -> Tensor:
-    """Outputs at the tokens of a padded row (1, T), minus those of its tokens alone."""
-    padded = replace(tried, rows=1, call=_with_mask(call, real), exact=False)
-    alone = replace(tried, rows=1, exact=False)
-    return padded(ids)[:, real[0]] - alone(ids[:, real[0]])
 
 
 # ---- documents

@@ -1,12 +1,15 @@
 """The states in which a model is examined. All is as before afterward, also after an error."""
 
+import pickle
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -125,7 +128,7 @@ def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
-    """A weight that is about 1 % larger or smaller in each element."""
+    """A weight that is larger or smaller by about a share in each element."""
     return with_repeated(torch.mul, weight, 1 + share * noise_for(weight, rng))
 
 
@@ -159,6 +162,7 @@ class WithoutDropout(TorchFunctionMode):
         args: tuple[object, ...] = (),
         named: dict[str, object] | None = None,
     ) -> object:
+        """The result of a function of torch that is called inside, without dropout."""
         name = getattr(function, "__name__", "")
         named = dict(named or {})
         if name in RECURRENT:  # the probability of dropout is their only float
@@ -169,7 +173,7 @@ class WithoutDropout(TorchFunctionMode):
                 args = (*args[:place], 0.0, *args[place + 1 :])
             elif "dropout_p" in named:
                 named["dropout_p"] = 0.0
-        elif "dropout" in name and not name.startswith("native"):
+        elif "dropout" in name and not name.startswith("native"):  # that returns its mask, too
             return args[0] if args else named["input"]
         return function(*args, **named)
 
@@ -222,6 +226,8 @@ def changed(
     devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices), ExitStack() as undo:
         undo.callback(random.setstate, random.getstate())
+        if numpy := loaded_numpy():
+            undo.callback(numpy.random.set_state, numpy.random.get_state())
         held: dict[int, Tensor] = {}
         contents: list[tuple[Container, Any]] = []
         for part in module.modules():
@@ -293,6 +299,19 @@ def _refill_all(contents: list[tuple[Container, Any]]) -> None:
         raise errors[0]
 
 
+def loaded_numpy() -> ModuleType | None:
+    """NumPy, from which a model may draw random numbers, if the process has it."""
+    return sys.modules.get("numpy")
+
+
+def random_states() -> bytes:
+    """The states of what a model on the CPU may draw from, which drawing changes."""
+    states: list[object] = [torch.get_rng_state().tolist(), random.getstate()]
+    if numpy := loaded_numpy():
+        states.append(numpy.random.get_state())
+    return pickle.dumps(states)
+
+
 def seed_all(seed: int, device: torch.device) -> None:
     """Seed what a model on a device may draw from."""
     if device.type == "cpu":  # torch.manual_seed also notes a traceback for each absent device
@@ -300,6 +319,8 @@ def seed_all(seed: int, device: torch.device) -> None:
     else:
         torch.manual_seed(seed)
     random.seed(seed)
+    if numpy := loaded_numpy():
+        numpy.random.seed(seed)
 
 
 def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:

@@ -3,9 +3,9 @@
 Letters: B batch, T time, V symbols.
 """
 
-import random
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TypedDict
@@ -45,6 +45,7 @@ from .states import (
     WithoutDropout,
     change_of,
     changed,
+    random_states,
     seed_all,
     seen_in,
     slightly_other,
@@ -246,18 +247,19 @@ class Subject:
         """Afterward the model is as it is now, whatever calls change. For use inside of `put`."""
         return changed(self.model, training=None, spared=self.spared)
 
+    def repeatable(self) -> AbstractContextManager[None]:
+        """In training mode, in which a call may change the model, afterward it is as now."""
+        return self.restoring() if self.state.training else nullcontext()
+
     def evaluating(self) -> AbstractContextManager[None]:
         """The model is in evaluation mode with its own weights, and afterward as it was."""
         return changed(self.model, spared=self.spared)
 
-    def draws_numbers(self, x: Tensor) -> bool:
-        """Whether a call draws random numbers."""
-        with self.restoring():
-            before = torch.get_rng_state()
-            python_before = random.getstate()
-            replace(self, seeded=False, restored=False)(x)
-            drawn = not torch.equal(torch.get_rng_state(), before)
-            return drawn or random.getstate() != python_before
+    def with_chance(self, x: Tensor) -> tuple[Tensor, bool]:
+        """The outputs for x, and whether the call draws random numbers."""
+        before = random_states()
+        outputs = replace(self, seeded=False, restored=False)(x)
+        return outputs, random_states() != before
 
     def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
         """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
@@ -505,6 +507,10 @@ def _why_not_called(model: object, sample: Tensor, error: Exception) -> str:
     if isinstance(error, CannotCheck):
         return str(error)
     said = f"the model fails on inputs {(2, *sample.shape[1:])}: {in_one_line(error)}"
+    if [p.kind for p in arguments_of(model).values()] == [inspect.Parameter.VAR_KEYWORD]:
+        said += (
+            "; it takes arguments by name, such as call=lambda model, ids: model(input_ids=ids)"
+        )
     tables = [p for p in parts_below(model) if isinstance(p, nn.Embedding)]
     if isinstance(error, IndexError) and not sample.is_floating_point() and tables:
         sizes = sorted({table.num_embeddings for table in tables})
@@ -659,6 +665,12 @@ def optional_tensors(made: Subject) -> dict[str, Given]:
     return found
 
 
+def mask_dtype(tried: Subject) -> torch.dtype:
+    """The dtype in which the model takes a mask of padding."""
+    ones = tried.optional.get("attention_mask of ones")
+    return torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
+
+
 def _inverted(made: Subject, ones: Given) -> bool:
     """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
     zeros = replace(ones, values=partial(_zeros_like, ones))
@@ -717,8 +729,8 @@ def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
     if tried.effort.every_state:
         tried(more)
     beside_others = tried(torch.cat([x, more]))[: len(x)]
-    chance = tried.draws_numbers(x)  # outputs may be the same by chance
-    if not chance and _same(tried(x), first) and _same(beside_others, first):
+    again, chance = tried.with_chance(x)  # outputs may be the same by chance
+    if not chance and _same(again, first) and _same(beside_others, first):
         return tried
     alone = replace(tried, rows=tried.rows if tried.exact else 1)
     seeded = replace(alone, seeded=True)
