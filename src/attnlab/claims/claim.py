@@ -198,8 +198,9 @@ def declaration_of(content: Any, name: str) -> Any:
 
 
 def find_claims(names: Sequence[str]) -> list[Claim]:
-    """The claims of names or directories, in ./experiments before those of the lab; without names
-    all of them in order. Their modules can be imported. BadInput if there is none."""
+    """The claims of names or directories, in ./experiments before those of the lab. Without names,
+    all of ./experiments in order or, if it has none, all of the lab. Their modules can be
+    imported. BadInput if there is none."""
     own = claim_files(Path("experiments"))
     known = claim_files(lab_path("experiments")) | own
     files = []

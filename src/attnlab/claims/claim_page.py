@@ -431,7 +431,7 @@ def is_share(prediction: Prediction) -> bool:
 def share_in_words(finding: Finding) -> str:
     """The share of what attention gives with its interval; of fewer than six seeds, which have
     none, the share of each."""
-    share = share_of(*finding.scores.values())
+    share = share_of(*finding.scores.values())  # the arms of a share are X, none, softmax
     if share.why:
         return f"no number ({share.why})"
     if len(share.by_seed) < INTERVAL:

@@ -348,7 +348,7 @@ def most_reached(readings: Sequence[Reading]) -> bool:
 
 
 def bounded_interval(values: Sequence[float]) -> Interval:
-    """The median with its interval; a NaN may be any number."""
+    """The median with its interval; a NaN may be any number, so the interval has both extremes."""
     lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     median = lowest_median if lowest_median == highest_median else math.nan

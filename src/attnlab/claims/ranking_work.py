@@ -47,7 +47,7 @@ def open_ranking(
     the cells of one variant, or a sample of those of all, are repeated with another instruction
     set."""
     outputs = outputs.resolve()
-    if own:
+    if own:  # then it is the only one
         config = config_of(protocol, names[0])
         refuse_unhealthy(config, names[0])
         outputs /= name_of_directory(config, names[0])
