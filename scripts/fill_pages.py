@@ -1,4 +1,4 @@
-"""Fill the numbers of README.md and docs/ from the rows of the claims.
+"""Fill the numbers of README.md, docs/ and the pages of claims from the rows of the claims.
 
     python scripts/fill_pages.py
 
@@ -10,6 +10,7 @@
     <!-- claim.prediction -->...<!-- / -->         median of its values, with an interval
     <!-- claim.prediction@arm -->...<!-- / -->     median of the metric of one of its arms
     <!-- claim.prediction# -->...<!-- / -->        how many seeds agree
+    <!-- claim.prediction+ -->...<!-- / -->        in how many seeds its value is above 0
     <!-- claim.prediction% -->...<!-- / -->        share of what attention gives; the arms are
                                                    [X, none, softmax]
 
@@ -41,7 +42,7 @@ from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import median_in_words, share_in_words
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import JudgedClaim, judge_files
-from attnlab.claims.ranking_page import judged_variant, variant_table
+from attnlab.claims.ranking_page import cells_of_variant, variant_table
 from attnlab.claims.reach import limits_of, reach_line, risk_in_words
 from attnlab.claims.rows import read_rows
 from attnlab.claims.trials import Run
@@ -50,9 +51,12 @@ from attnlab.probes.measures import MEASURES
 from attnlab.settings.trainer_arguments import table_of_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *(ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))),
+    *sorted(ROOT.glob("experiments/*/README.md")),
+]
 TABLE = re.compile(r"(<!-- table\.([\w.]+) -->).*?(<!-- /table -->)", re.DOTALL)
-CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#]|@[^>]+?)?)? -->).*?(<!-- / -->)")
+CELL = re.compile(r"(<!-- (\w+)(?:\.(\w+)([%#+]|@[^>]+?)?)? -->).*?(<!-- / -->)")
 
 # The models without attention of docs/tasks.md; `python -m scripts.task_floors` trains them.
 FLOORS = ROOT / "experiments" / "ranking" / "rows-floors.jsonl"
@@ -130,7 +134,9 @@ def cell(name: str, prediction: str | None, kind: str | None) -> str:
         number, _, rest = share_in_words(finding).partition(" (")
         return f"**{number}** ({rest}"
     if kind == "#":
-        return f"**{finding.outcome.yes} of {finding.outcome.n}**"
+        return f"**{finding.tally.agree} of {finding.tally.n}**"
+    if kind == "+":
+        return f"**{sum(x > 0 for x in finding.values)} of {len(finding.values)}**"
     if kind:
         return f"{median(finding.scores[kind[1:]]):.2f}"
     number, space, rest = median_in_words(finding).partition(" ")
@@ -274,7 +280,7 @@ def quotation(source: Mapping[str, str]) -> str:
 @cache
 def table_of_variant(name: str) -> str:
     """The verdicts on a variant of the ranking, a row for each task."""
-    return variant_table(*judged_variant(ROOT / "experiments" / "ranking", name), name)
+    return variant_table(*cells_of_variant(ROOT / "experiments" / "ranking", name), name)
 
 
 def filled_table(name: str) -> str:

@@ -28,6 +28,7 @@ from omegaconf import OmegaConf
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import verdict_in_words
+from attnlab.claims.judge import DECIDE
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.reach import reach_line
 from attnlab.claims.rows import Rows
@@ -155,23 +156,21 @@ class Published:
         prediction and whether it is true, where the sentence is not about the lesson."""
         judged = judge_files(self.claim)
         says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
-        shown = [p for p in self.claim.predictions.values() if p.role in ("for", "against")]
+        shown = [p for p in self.claim.predictions.values() if p.role in DECIDE]
         if only is not None:
             shown = [self.claim.predictions[only]]
             says = shown[0].says
         lines = []
-        for prediction, decided in judged.judged_predictions():
+        for key, evidence in judged.evidence().items():
+            prediction = self.claim.predictions[key]
             if prediction not in shown:
                 continue
-            if decided == "open":
-                word = "Undecided"
-            elif (decided == "confirmed") == (prediction.role == "for"):
-                word = "True"
-            else:
-                word = "False"
-            outcomes = [f.outcome for f in judged.findings if f.prediction == prediction]
-            agree = min(outcome.yes for outcome in outcomes)
-            seeds = f"{agree} of {outcomes[0].n} seeds agree"
+            word = "Undecided"
+            if not evidence.is_undecided:
+                word = "True" if evidence.is_for else "False"
+            tallies = [f.tally for f in judged.findings if f.key == key]
+            agree = min(tally.agree for tally in tallies)
+            seeds = f"{agree} of {tallies[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
         return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
 

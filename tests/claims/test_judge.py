@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from attnlab.claims.claim import Claim, Prediction
-from attnlab.claims.judge import judge, verdict_on_sentence
+from attnlab.claims.judge import Evidence, judge, verdict_on_sentence
 
 INF, NAN = math.inf, math.nan
 ABOVE, BELOW, WITHIN, EXACT = (0.0, INF), (-INF, 0.0), (-1.0, 1.0), (0.0, 0.0, True)
@@ -50,9 +50,9 @@ YES, NO = [1.0], [-1.0]
     ],
 )
 def test_a_prediction_is_judged(values, bounds, most, verdict, yes, n, undecided):
-    outcome = judge(values, *bounds, most=most)
-    assert (outcome.verdict, outcome.undecided) == (verdict, undecided)
-    assert (outcome.yes, outcome.n) == (yes, n)
+    tally = judge(values, *bounds, most=most)
+    assert (tally.verdict, tally.may_change) == (verdict, undecided)
+    assert (tally.agree, tally.n) == (yes, n)
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_the_probability_of_a_verdict_is_that_of_all_sequences(most, share, expe
 @pytest.mark.parametrize("n", range(1, 13))
 def test_the_interval_of_a_median_is_exact_and_leaves_out_nan(n):
     values = [float(5 * i % 13) or INF for i in range(n)]
-    outcome, ordered = judge([NAN, *values], *ABOVE, most=9), sorted(values)
-    assert outcome.median == (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    tally, ordered = judge([NAN, *values], *ABOVE, most=9), sorted(values)
+    assert tally.median == (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
     def encloses(r):  # the share of all 2^n sides of the true median on which values may lie
         return sum(r <= sum(sides) <= n - r for sides in product((0, 1), repeat=n)) / 2**n
 
     ranks = [r for r in range(1, n // 2 + 1) if encloses(r) >= 0.95]
     if ranks:
-        assert (outcome.low, outcome.high) == (ordered[max(ranks) - 1], ordered[n - max(ranks)])
+        assert (tally.low, tally.high) == (ordered[max(ranks) - 1], ordered[n - max(ranks)])
     else:
-        assert n < 6 and math.isnan(outcome.low) and math.isnan(outcome.high)
+        assert n < 6 and math.isnan(tally.low) and math.isnan(tally.high)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,13 @@ def test_the_value_of_a_seed(settings, scores, value):
         ([("for", "confirmed"), ("control", "confirmed")], "holds"),
         ([("for", "confirmed"), ("control", "open")], "undecided"),
         ([("for", "refuted"), ("control", "refuted")], "undecided"),
+        ([("for", "shown"), ("against", "shown")], "undecided"),  # by pilots alone
     ],
 )
 def test_the_verdict_on_a_sentence(verdicts, said):
-    assert verdict_on_sentence(verdicts) == said
-    assert verdict_on_sentence(verdicts[::-1]) == said
+    evidence = [Evidence(*each) for each in verdicts]
+    assert verdict_on_sentence(evidence) == said
+    assert verdict_on_sentence(evidence[::-1]) == said
 
 
 @pytest.mark.parametrize(

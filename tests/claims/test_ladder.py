@@ -47,7 +47,7 @@ def judged_with(slope, noise, seeds=10):
 def test_a_slope_is_judged_by_seeds(slope, verdict):
     judged = judged_with(slope, noise=0.01)
     assert judged.verdict == verdict
-    assert judged.findings[0].outcome.median == pytest.approx(slope, abs=0.02)
+    assert judged.findings[0].tally.median == pytest.approx(slope, abs=0.02)
 
 
 def test_a_slope_that_is_noise_is_open():

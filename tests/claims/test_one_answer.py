@@ -9,6 +9,8 @@ import pytest
 from attnlab.claims.claim import Claim, find_claims
 from attnlab.claims.elsewhere import committed_rows
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
+from attnlab.claims.ranking import LONG, CellKey
+from attnlab.claims.ranking_page import cells_of_variant
 from attnlab.claims.reach import limits_of, reach_line, verdict_words
 from attnlab.claims.rows import COMMITTED
 from scripts.fill_pages import PAGES
@@ -25,7 +27,7 @@ def unlike(judged: JudgedClaim) -> list[str]:
     found = []
     for finding in judged.findings:
         for name, there in judged.elsewhere.get(finding.name, {}).items():
-            signs = {finding.outcome.median > 0, there.outcome.median > 0}
+            signs = {finding.tally.median > 0, there.tally.median > 0}
             is_same = finding.verdict == "shown" or finding.verdict == there.verdict
             is_said = name in judged.claim.differs or name in judged.claim.withdrawn
             if not is_said and (len(signs) == 2 or not is_same):
@@ -52,7 +54,7 @@ def test_rows_that_are_known_to_ask_the_same_are_found_and_a_planted_sign_is_see
             row["values"] = row["values"] | {"val_loss": row["values"]["val_loss"] - 0.3}
     planted = judge_claim(claim, rows, committed=COMMITTED_ROWS)
     assert "wide by unscaled" in unlike(planted)
-    assert planted.doubt(next(x for x in planted.findings if x.of == "wide"))
+    assert planted.doubt(next(x for x in planted.findings if x.key == "wide"))
 
 
 def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:
@@ -77,3 +79,13 @@ def test_a_verdict_and_its_reach_are_the_same_wherever_they_are_printed(claim: C
             assert verdict == judged.verdict
             withdrawn = ", withdrawn" if claim.withdrawn else ""
             assert limits.strip() == (withdrawn.strip() or str(limits_of(judged)))
+
+
+def test_a_chapter_has_the_numbers_of_the_ranking() -> None:
+    chapter = (ROOT / "docs/chapters/9_today.py").read_text(encoding="utf-8")
+    numbers = r"(0\.\d+) nats better.{0,60}?after 300 steps,? and (0\.\d+) after 1,200"
+    said = re.findall(rf"ranking/README\.md\).*?{numbers}", chapter, re.DOTALL)
+    name = "sliding_window"
+    _, table = cells_of_variant(EXPERIMENTS / "ranking", name)
+    cells = [table[CellKey(name, "text", times)] for times in (1, LONG)]
+    assert said == [tuple(f"{-cell.difference.median:.3f}" for cell in cells)] * 2

@@ -15,6 +15,7 @@ from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.ranking import Cell
 from attnlab.claims.ranking_page import cell_in_words
 from attnlab.claims.trials import Run
+from attnlab.runs.seed_statistics import Interval
 
 
 def judged(arms, values, **prediction):
@@ -139,8 +140,8 @@ def test_a_share_that_is_rounded_to_0_has_no_minus(share, words):
     ],
 )
 def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, words):
-    cell = Cell([{}] * 10, "worse", "steps", 300, (25, 0, 50), failed=failed, rate=rate,
-                partner_rate=0.1)  # fmt: skip
+    cell = Cell([{}] * 10, "worse", "steps", 300, Interval(25, 0, 50), failed=failed,
+                rate=rate, partner_rate=0.1)  # fmt: skip
     assert cell_in_words(cell) == words
 
 

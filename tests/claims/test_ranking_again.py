@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from attnlab.claims.ranking import LONG, Protocol, missing_of_ranking, ranking_table
-from attnlab.claims.ranking_again import judged_cells, missing_of_cells, sample_of_cells
 from attnlab.claims.ranking_page import cell_in_words, notes_on
 from attnlab.claims.ranking_plan import StandIn, most_similar, rate_of_run, runs_ahead
+from attnlab.claims.ranking_work import cells_with_verdict, missing_again_of_cells, sample_of_cells
 from attnlab.claims.trials import Run, is_pilot
 
 N = 10
@@ -73,8 +73,8 @@ def worse_in(seeds: int) -> Loss:
 def test_a_verdict_that_changes_with_the_instruction_set_is_open(loss, part, verdict, then):
     protocol = protocol_of("x")
     rows = run_all(protocol, ["x"], better)
-    cells = judged_cells(protocol, ranking_table(protocol, rows, ["x"]), quick=False)
-    missing = missing_of_cells(protocol, rows, {}, cells)
+    cells = cells_with_verdict(protocol, ranking_table(protocol, rows, ["x"]), quick=False)
+    missing = missing_again_of_cells(protocol, rows, {}, cells)
     repeated = missing[: int(part * len(missing) / 4)] if part < 1 else missing
     again = {run: row_of(run, loss(run), "SSE4.2") for run in repeated}
     table = ranking_table(protocol, rows, ["x"], again)
@@ -91,16 +91,18 @@ def test_the_test_of_a_variant_and_its_baseline_is_repeated_once():
     protocol = protocol_of("x")
     rows = run_all(protocol, ["x"], better)
     table = ranking_table(protocol, rows, ["x"])
-    cells = judged_cells(protocol, table, quick=False)
-    missing = missing_of_cells(protocol, rows, {}, cells)
+    cells = cells_with_verdict(protocol, table, quick=False)
+    missing = missing_again_of_cells(protocol, rows, {}, cells)
     assert len(missing) == len(set(missing)) == 2 * 2 * 10  # variants, tasks, seeds
     assert {rate_of_run(run) for run in missing} == {3e-3}
     assert all(f"trainer.max_steps={LONG * N}" in run.overrides for run in missing)  # n is in it
-    assert not any(map(is_pilot, missing))
+    assert not any(is_pilot(run.seed) for run in missing)
     again = {run: rows[run] for run in missing}
-    assert missing_of_cells(protocol, rows, again, cells) == []
-    assert missing_of_cells(protocol, {}, again, cells) == []  # without pilots, no rate is known
-    quick = judged_cells(protocol, table, quick=True)
+    assert missing_again_of_cells(protocol, rows, again, cells) == []
+    assert (
+        missing_again_of_cells(protocol, {}, again, cells) == []
+    )  # without pilots, no rate is known
+    quick = cells_with_verdict(protocol, table, quick=True)
     assert quick == [("x", "text", 1)]
 
 
@@ -115,7 +117,7 @@ def test_a_sample_has_close_cells_and_keeps_them_when_a_variant_is_added():
     def sample(variants: list[str]) -> list:
         protocol = protocol_of(*variants)
         table = ranking_table(protocol, run_all(protocol, variants, loss), variants)
-        return sample_of_cells(table, judged_cells(protocol, table, quick=False))
+        return sample_of_cells(table, cells_with_verdict(protocol, table, quick=False))
 
     fewer = sample(names[:-1])
     more = sample(names)

@@ -204,7 +204,7 @@ def test_a_claim_of_ones_own_is_trained_in_an_empty_folder_outside_git(tmp_path)
     noise, equal, kept = judged.findings
     assert judged.verdict == "holds" and noise.verdict == "confirmed"
     assert noise.values == [seed / 1000 for seed in range(300, 310)]
-    assert equal.values == [0.0, 0.0] and equal.outcome.yes == 2
+    assert equal.values == [0.0, 0.0] and equal.tally.agree == 2
     assert kept.values[0] >= 1
     assert not (folder / "rows.jsonl").exists()
     attnlab()  # nothing is missing

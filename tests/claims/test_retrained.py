@@ -62,8 +62,8 @@ def deciding(claim: Claim) -> tuple[Finding, int]:
     def is_trained(finding: Finding) -> bool:
         return not any(is_measurement(arm.overrides) for arm in finding.arms.values())
 
-    fastest = min(filter(is_trained, judge_files(claim).deciding()), key=seconds)
-    distances = [abs(value - fastest.outcome.median) for value in fastest.values]
+    fastest = min(filter(is_trained, judge_files(claim).needed()), key=seconds)
+    distances = [abs(value - fastest.tally.median) for value in fastest.values]
     return fastest, distances.index(min(distances))
 
 

@@ -160,7 +160,7 @@ def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, comm
     commit(mine)
     claim = Claim.read(mine / "claim.yaml")
     judged = judge_claim(claim, Rows(mine / "rows.jsonl"))
-    assert [len(x.values) for x in judged.findings if x.of in "pq"] == [10, 10]
+    assert [len(x.values) for x in judged.findings if x.key in "pq"] == [10, 10]
     found = judged.exploratory()
     assert found.startswith(said) and bool(found) == bool(said)
     shutil.rmtree(mine.parents[1] / ".git")  # now it cannot be checked

@@ -105,7 +105,7 @@ def test_needs_positions_is_not_decided_against_the_rows_of_the_ranking():
 
 def test_a_claim_that_something_helps_is_not_refuted_where_there_is_no_room():
     result = judge_files(Claim.read(ROOT / "experiments" / "length_scaling" / "claim.yaml"))
-    baseline = next(f for f in result.findings if f.of == "fixed").scores["sdpa"]
+    baseline = next(f for f in result.findings if f.key == "fixed").scores["sdpa"]
     assert min(baseline) < 0.9 or result.verdict == "undecided"
 
 
@@ -119,9 +119,9 @@ def test_how_far_windows_reach_holds_by_a_test_and_not_by_training():
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.folder.name)
 def test_no_verdict_rests_on_the_fewest_seeds_of_one_processor(claim):
     result = judge_files(claim)
-    for finding in result.deciding():
-        outcome = finding.outcome
-        at_the_bar = finding.verdict == "confirmed" and outcome.yes == FEWEST.get(outcome.n)
+    for finding in result.needed():
+        tally = finding.tally
+        at_the_bar = finding.verdict == "confirmed" and tally.agree == FEWEST.get(tally.n)
         if at_the_bar and finding.name not in result.again:
             assert result.verdict == "undecided"
 
@@ -145,7 +145,7 @@ def test_the_page_of_more_heads_says_at_which_rates_seeds_were_counted():
     page = (ROOT / "experiments/more_heads/README.md").read_text(encoding="utf-8")
     context = plain(page.partition("<!-- results -->")[0])
     claim = Claim.read(ROOT / "experiments/more_heads/claim.yaml")
-    now = next(f for f in judge_files(claim).findings if f.of == "four_300")
+    now = next(f for f in judge_files(claim).findings if f.key == "four_300")
     (rate,) = {word for rows in now.rows.values() for row in rows for word in row["overrides"]
                if word.startswith("optim.lr=")}  # fmt: skip
     losses = {}
@@ -158,5 +158,5 @@ def test_the_page_of_more_heads_says_at_which_rates_seeds_were_counted():
     better = sum(losses[4, seed] < losses["1 head", seed] for seed in range(200, 220))
     preset = git(ROOT, "show", "b331129c:conf/preset/micro.yaml") or ""
     assert rate == "optim.lr=0.01" and "lr: 3e-3" in preset
-    for at, yes in (("1e-2", now.outcome.yes), ("3e-3", better)):
+    for at, yes in (("1e-2", now.tally.agree), ("3e-3", better)):
         assert re.search(rf"{at}[^.;]*?{yes} of 20", context)

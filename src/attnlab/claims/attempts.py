@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -36,7 +36,7 @@ class EarlierPrediction:
 
     says: str
     verdict: str
-    yes: int | None  # seeds that agree, of n
+    agree: int | None  # seeds that agree, of n
     n: int | None
     bounds: frozenset[float]  # its thresholds
 
@@ -63,10 +63,17 @@ def attempts_of(claim: Claim, rows: Mapping[Run, Row]) -> list[Attempt]:
     return [*attempts, *later.values()]
 
 
-def commits_of(file: Path) -> list[tuple[str, str]]:
-    """The commits that changed a file, with their dates, the oldest first."""
+class Commit(NamedTuple):
+    """A commit, and when it was made."""
+
+    commit: str
+    date: str
+
+
+def commits_of(file: Path) -> list[Commit]:
+    """The commits that changed a file, the oldest first."""
     log = git(file.parent, "log", "--reverse", "--format=%H %cs", "--", file.name) or ""
-    return [(line.split()[0], line.split()[1]) for line in log.splitlines()]
+    return [Commit(*line.split()) for line in log.splitlines()]
 
 
 @cache
@@ -97,15 +104,15 @@ def legacy_prediction(entry: Mapping[str, Any]) -> EarlierPrediction:
     """A prediction of verdict.json, which states its threshold in words, before the unit."""
     stated = re.search(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", entry["predicted"])
     bounds = frozenset([float(stated[0])] if stated else [])
-    yes, n = entry.get("yes"), entry.get("n")  # none where other statistics judged
-    return EarlierPrediction(entry["says"], entry["verdict"], yes, n, bounds)
+    agree, n = entry.get("yes"), entry.get("n")  # none where other statistics judged
+    return EarlierPrediction(entry["says"], entry["verdict"], agree, n, bounds)
 
 
 def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
     """The tests since claim.yaml: a new first seed is a new attempt. Rows are only added, so those
     of earlier attempts are still there."""
     declared: dict[int, dict[str, Any]] = {}  # by first seed: all that was declared with it
-    first: dict[int, tuple[str, str]] = {}
+    first: dict[int, Commit] = {}
     for commit, date in commits_of(claim.file):
         content = content_at(claim.file, commit)
         if content is None:
@@ -114,7 +121,7 @@ def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
         before = declared.get(seed, {"arms": {}, "predictions": {}})
         merged = {key: before[key] | content[key] for key in ("arms", "predictions")}
         declared[seed] = content | merged
-        first.setdefault(seed, (commit, date))
+        first.setdefault(seed, Commit(commit, date))
     for seed, content in declared.items():
         try:
             then = Claim(**content, file=claim.file)
@@ -130,9 +137,9 @@ def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
 def earlier(finding: Finding) -> EarlierPrediction:
     """A finding as one of an attempt."""
     prediction = finding.prediction
-    outcome = finding.outcome
+    tally = finding.tally
     bounds = frozenset(filter(math.isfinite, (prediction.above, prediction.below)))
-    return EarlierPrediction(prediction.says, finding.verdict, outcome.yes, outcome.n, bounds)
+    return EarlierPrediction(prediction.says, finding.verdict, tally.agree, tally.n, bounds)
 
 
 def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
@@ -190,19 +197,19 @@ def wordings_at_test(judged: JudgedClaim) -> list[str]:
             lines["- nothing of what holds instead, which was written after the runs"] = None
         elif then.get("otherwise", "") != claim.otherwise:
             lines[f"- what holds instead: {then['otherwise']}"] = None
-        entry = then["predictions"].get(finding.of)
+        entry = then["predictions"].get(finding.key)
         if entry is None:  # it was added later, and is only shown
             continue
         for key in ("says", "where"):
             before = entry.get(key, "")
             if before != getattr(finding.prediction, key):
-                lines[f"- `{finding.of}`, {key}: {before or 'nothing'}"] = None
+                lines[f"- `{finding.key}`, {key}: {before or 'nothing'}"] = None
     return list(lines)
 
 
 def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:
     """How a prediction of an attempt came out."""
-    counted = f", {prediction.yes} of {prediction.n}" if prediction.n else ""
+    counted = f", {prediction.agree} of {prediction.n}" if prediction.n else ""
     if attempt.first_seed is None:
         return f"({prediction.verdict}{counted})"
     return f"({prediction.verdict}{counted}; seeds from {attempt.first_seed})"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
-from attnlab.claims.judge import Bearing
+from attnlab.claims.judge import DECIDE, RoleOfPrediction
 from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
@@ -52,12 +52,12 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     below: float = math.inf
     always: bool = False  # no statistics: a single miss refutes
     unit: str = "nats"
-    role: Bearing = "for"
+    role: RoleOfPrediction = "for"
     where: str = ""  # the setting in the author's words, as it follows "True:" or "False:"
     metric: str = "val_loss"  # a key of the row's values: of metrics.json, or of `read`
     read: str = ""  # measure.function: further values, from the directory of a finished run
     worst: float = math.nan  # the metric of a run that diverged
-    contrast: Literal["", "difference", "level", "min", "max", "interaction"] = ""
+    contrast: Literal["", "level", "min", "max", "interaction"] = ""  # "": see `value`
     weights: tuple[float, ...] = ()  # one an arm: the contrast is the weighted sum
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
@@ -76,9 +76,14 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
         return self.lengths or [None]
 
     @property
+    def is_needed(self) -> bool:
+        """Whether the sentence has a verdict only with it: it decides, or is a control."""
+        return self.role in (*DECIDE, "control")
+
+    @property
     def is_difference(self) -> bool:
         """Whether it judges one arm minus another."""
-        if self.weights or self.contrast in ("difference", "interaction"):
+        if self.weights or self.contrast == "interaction":
             return True
         return not self.contrast and len(self.arms) > 1
 
@@ -194,8 +199,9 @@ def declaration_of(content: Any, name: str) -> Any:
 
 
 def find_claims(names: Sequence[str]) -> list[Claim]:
-    """The claims of names or directories, in ./experiments before those of the lab; without names
-    all of them in order. Their modules can be imported. BadInput if there is none."""
+    """The claims of names or directories, in ./experiments before those of the lab. Without names,
+    all of ./experiments in order or, if it has none, all of the lab. Their modules can be
+    imported. BadInput if there is none."""
     own = claim_files(Path("experiments"))
     known = claim_files(lab_path("experiments")) | own
     files = []

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
 from attnlab.claims.claim import Claim, Prediction, sided
-from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
-from attnlab.claims.judge import chance_of_error, power, supports
-from attnlab.claims.judged_claim import DECIDE, JudgedClaim, judge_claim, judge_files
+from attnlab.claims.judge import chance_of_error, power
+from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
     processors_of,
@@ -24,7 +24,7 @@ from attnlab.claims.reach import (
     verdict_words,
     why_limited,
 )
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
+from attnlab.claims.rows import COMMITTED, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run, instruction_set_of
 from attnlab.claims.work import arm_settings, composed, import_beside
 from attnlab.errors import BadInput
@@ -113,8 +113,7 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     published = []
     committed = committed_rows(claims[0].folder.parent)
     for claim in claims:
-        for name in (COMMITTED, COMMITTED_AGAIN):
-            refuse_lost_rows(claim.folder / name)
+        refuse_lost_rows(claim.folder)
         judged = judge_files(claim, committed)
         if why := judged.exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
@@ -138,6 +137,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
     """The generated part of a claim's page: what came out, how to repeat it, the details, and
     earlier attempts."""
     claim = judged.claim
+    # Each run once, also if several predictions read it.
     rows = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
     minutes = max(1, round(sum(row["cpu_seconds"] or 0 for row in rows.values()) / 60))
     figure = "![The values of each prediction by seed, and its threshold](figure.svg)"
@@ -172,17 +172,18 @@ def folded(summary: str, text: str) -> str:
 def came_out(judged: JudgedClaim) -> str:
     """The verdict, and where the sentence is true, false and undecided, in the author's words."""
     where: dict[str, list[str]] = {"True": [], "False": [], "Undecided": []}
-    for prediction, verdict in judged.judged_predictions():
+    for key, evidence in judged.evidence().items():
+        prediction = judged.claim.predictions[key]
         says = prediction.says.rstrip(".")
-        if prediction.role == "control" and verdict != "confirmed":
-            where["Undecided"].append(f"nothing follows: {says}: {verdict}")
-        elif prediction.role in ("for", "against") and verdict == "open":
-            where["Undecided"].append(
-                (prediction.where or says) + doubt_in_words(judged, prediction)
-            )
-        elif prediction.role in ("for", "against"):
-            true = supports(prediction.role, verdict)
-            where["True" if true else "False"].append(prediction.where or says)
+        condition = prediction.where or says
+        if evidence.role == "control" and evidence.verdict != "confirmed":
+            where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}")
+        elif evidence.is_undecided:
+            where["Undecided"].append(condition + doubt_in_words(judged, key))
+        elif evidence.is_for:
+            where["True"].append(condition)
+        elif evidence.is_against:
+            where["False"].append(condition)
     claim = judged.claim
     lines = [f"**“{claim.says}” Verdict: {short_verdict(judged)}.**", ""]
     if claim.withdrawn:
@@ -195,11 +196,11 @@ def came_out(judged: JudgedClaim) -> str:
     return "\n".join(lines)
 
 
-def doubt_in_words(judged: JudgedClaim, prediction: Prediction) -> str:
+def doubt_in_words(judged: JudgedClaim, key: str) -> str:
     """Why a prediction is open although its rows decide it, in parentheses; or nothing."""
     doubts: dict[str, None] = {}  # in order, each once
     for finding in judged.findings:
-        if finding.prediction == prediction:
+        if finding.key == key:
             why = judged.doubt(finding) if finding.values else not_trained(finding)
             doubts |= {why: None} if why else {}
     return f" ({'; '.join(doubts)})" if doubts else ""
@@ -226,6 +227,14 @@ def verdict_in_words(judged: JudgedClaim) -> str:
     return f"{short_verdict(judged)}: {why.rstrip('.')}" if why else short_verdict(judged)
 
 
+class Conditions(NamedTuple):
+    """Two findings of which one says that a sentence is true, the other that it is false."""
+
+    true: Finding
+    false: Finding
+    apart: set[str]  # in what they differ
+
+
 def difference_of_conditions(judged: JudgedClaim) -> str:
     """For a sentence that holds in part: in what the nearest true and false conditions differ.
 
@@ -233,18 +242,13 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
     """
     if judged.verdict != "holds in part":
         return ""
-    true: list[Finding] = []
-    false: list[Finding] = []
-    verdicts = judged.verdict_by_prediction()
-    for finding in judged.findings:
-        role = finding.prediction.role
-        verdict = verdicts[finding.of]
-        if role in ("for", "against") and verdict != "open":
-            (true if supports(role, verdict) else false).append(finding)
+    evidence = judged.evidence()
+    true = [finding for finding in judged.findings if evidence[finding.key].is_for]
+    false = [finding for finding in judged.findings if evidence[finding.key].is_against]
     experiments = judged.claim.folder.parent
     # Never empty: a sentence that holds in part has one of each.
-    pairs = [(settings_apart(a, b, experiments), a, b) for a, b in product(true, false)]
-    apart, a, b = min(pairs, key=lambda pair: len(pair[0]))
+    pairs = [Conditions(a, b, settings_apart(a, b, experiments)) for a, b in product(true, false)]
+    a, b, apart = min(pairs, key=lambda pair: len(pair.apart))
     said = f"`{a.name}` (true) and `{b.name}` (false) differ in {', '.join(sorted(apart))}"
     if len(apart) == 1:
         return f"{said}, and in nothing else{except_rates(a, b)}."
@@ -291,8 +295,8 @@ def reach_paragraph(judged: JudgedClaim) -> str:
 
 def processors_in_words(judged: JudgedClaim) -> str:
     """Whether the verdicts are the same with another instruction set, whose rounding differs."""
-    deciding = judged.deciding()
-    first = processors_of(row for _, row in rows_of_findings(deciding))
+    needed = judged.needed()
+    first = processors_of(row for _, row in rows_of_findings(needed))
     if not first:
         return ""
     here = " and ".join(first)
@@ -304,7 +308,7 @@ def processors_in_words(judged: JudgedClaim) -> str:
     second = processors_of(row for _, row in rows_of_findings(judged.again.values()))
     there = " and ".join(second)
     changed = []
-    for finding in deciding:
+    for finding in needed:
         then = judged.again.get(finding.name)
         if then and then.verdict != finding.verdict:
             changed.append(
@@ -312,8 +316,8 @@ def processors_in_words(judged: JudgedClaim) -> str:
             )
     if changed:
         return f"**Not the same on two.** {'; '.join(changed)}. So it is open."
-    if len(judged.again) < len(deciding):
-        repeated = f"{len(judged.again)} of {len(deciding)} predictions"
+    if len(judged.again) < len(needed):
+        repeated = f"{len(judged.again)} of {len(needed)} predictions"
         return f"**One processor, in part two.** {repeated} were repeated on {there}: the same."
     models = {name.partition(" (")[0] for name in first}
     others = {name.partition(" (")[0] for name in second}
@@ -327,7 +331,7 @@ def processors_in_words(judged: JudgedClaim) -> str:
 def largest_differences(judged: JudgedClaim) -> str:
     """The largest difference of a value between the two instruction sets, in each unit."""
     largest: dict[str, float] = {}
-    for finding in judged.deciding():
+    for finding in judged.needed():
         then = judged.again[finding.name]
         unit = finding.prediction.unit
         largest[unit] = max(largest.get(unit, 0.0), difference_of_sets(finding, then))
@@ -345,7 +349,7 @@ def others_in_words(judged: JudgedClaim) -> str:
     lines = []
     for finding in judged.findings:
         for name, there in judged.elsewhere.get(finding.name, {}).items():
-            agree = f"{there.outcome.yes} of {there.outcome.n} agree"
+            agree = f"{there.tally.agree} of {there.tally.n} agree"
             measured = median_in_words(there, signed=True)
             lines.append(f"- `{finding.name}` by the rows of {name}: {agree}; {measured}")
     if not lines:
@@ -366,7 +370,7 @@ def prediction_table(judged: JudgedClaim) -> str:
     lines = []
     for finding in judged.findings:
         prediction = finding.prediction
-        outcome = finding.outcome
+        tally = finding.tally
         says = prefixes.get(prediction.role, f"{prediction.role}: ") + prediction.says
         if finding.steps:
             says += f" After {finding.steps:,} steps."
@@ -374,7 +378,7 @@ def prediction_table(judged: JudgedClaim) -> str:
             says = RISK[judged.was_at_risk(finding)] + says
         if finding.at_edge:
             says += f" {' and '.join(finding.at_edge)}: the best rate is at the end of the grid."
-        agree = f"{outcome.yes} of {outcome.n}" if finding.values else ""
+        agree = f"{tally.agree} of {tally.n}" if finding.values else ""
         measured = median_in_words(finding, signed=True)
         if is_share(prediction) and finding.values:
             measured += f"; keeps {share_in_words(finding)} of what attention gives"
@@ -399,22 +403,22 @@ def second_set_in_words(finding: Finding, repeated: Finding) -> str:
     """The verdict with another instruction set, and by how much the value of a seed differs at
     most."""
     apart = difference_of_sets(finding, repeated)
-    agree = f"{repeated.outcome.yes} of {repeated.outcome.n}"
+    agree = f"{repeated.tally.agree} of {repeated.tally.n}"
     return f"{repeated.verdict}, {agree}; differs by {apart:.2g}"
 
 
 def power_in_words(finding: Finding) -> str:
     """How often a test of as many seeds confirms what is true for 90 % of them; and, where not all
     agree, for as many as here. Empty for what is not decided by counting."""
-    outcome = finding.outcome
+    tally = finding.tally
     if not finding.is_decided or finding.prediction.always:
         return ""
     most = len(finding.seeds)
-    agree = outcome.yes if finding.verdict == "confirmed" else outcome.missed
+    agree = tally.agree if finding.verdict == "confirmed" else tally.missed
     of_most = whole_percent(power(most, 0.9))
-    if agree == outcome.n:
+    if agree == tally.n:
         return of_most
-    return f"{of_most}; {whole_percent(power(most, agree / outcome.n))} as here"
+    return f"{of_most}; {whole_percent(power(most, agree / tally.n))} as here"
 
 
 def is_share(prediction: Prediction) -> bool:
@@ -427,7 +431,7 @@ def is_share(prediction: Prediction) -> bool:
 def share_in_words(finding: Finding) -> str:
     """The share of what attention gives with its interval; of fewer than six seeds, which have
     none, the share of each."""
-    share = share_of(*finding.scores.values())
+    share = share_of(*finding.scores.values())  # the arms of a share are X, none, softmax
     if share.why:
         return f"no number ({share.why})"
     if len(share.by_seed) < INTERVAL:
@@ -446,19 +450,19 @@ def whole_percent(share: float) -> str:
 def median_in_words(finding: Finding, *, signed: bool = False) -> str:
     """The median with its interval; the digits follow the spread. `signed`: a difference has its
     sign, so that a loss that is higher cannot be read as a gain."""
-    outcome = finding.outcome
+    tally = finding.tally
     prediction = finding.prediction
     sign = "+" if signed and prediction.is_difference else ""
-    if math.isnan(outcome.median):
+    if math.isnan(tally.median):
         return ""
-    if outcome.high > outcome.low:
-        spread = outcome.high - outcome.low
+    if tally.high > tally.low:
+        spread = tally.high - tally.low
     else:
-        spread = max(finding.values) - min(finding.values) or abs(outcome.median)
-    median_and_unit = f"{in_digits(outcome.median, spread, sign)} {prediction.unit}".strip()
-    if math.isnan(outcome.low):
+        spread = max(finding.values) - min(finding.values) or abs(tally.median)
+    median_and_unit = f"{in_digits(tally.median, spread, sign)} {prediction.unit}".strip()
+    if math.isnan(tally.low):
         return median_and_unit
-    low, high = in_digits(outcome.low, spread, sign), in_digits(outcome.high, spread, sign)
+    low, high = in_digits(tally.low, spread, sign), in_digits(tally.high, spread, sign)
     return f"{median_and_unit} ({low} to {high})"
 
 
@@ -609,9 +613,10 @@ def errors_in_words(published: Sequence[JudgedClaim]) -> str:
     right = 1.0
     decided = 0
     for judged in published:
-        for key, verdict in judged.verdict_by_prediction().items():
+        for key, evidence in judged.evidence().items():
             prediction = judged.claim.predictions[key]
-            if prediction.role in DECIDE and verdict != "open" and not prediction.always:
+            is_decided = prediction.is_needed and evidence.verdict != "open"
+            if is_decided and not prediction.always:
                 decided += 1
                 right *= 1 - chance_of_error(len(judged.claim.seeds_of(prediction)))
     return (
@@ -636,7 +641,7 @@ def drawn_findings(judged: JudgedClaim) -> list[Finding]:
     """The findings that a figure shows: ladders, what decides, and controls."""
     drawn = []
     for each in judged.findings:
-        if each.values and (each.prediction.role in DECIDE or each.prediction.sizes):
+        if each.values and (each.prediction.is_needed or each.prediction.sizes):
             drawn.append(each)
     return drawn
 

@@ -89,15 +89,6 @@ def lost_rows(rows: Path) -> list[str]:
     return list(lost)
 
 
-def refuse_lost_rows(rows: Path) -> None:
-    """BadInput if rows are not those that were committed."""
-    if lost := lost_rows(rows):
-        raise BadInput(
-            f"{rows} lacks {len(lost)} rows of its history, such as {lost[0][:90]}...; rows are "
-            "only added: restore them with git"
-        )
-
-
 @cache
 def content_at(file: Path, commit: str) -> Any:
     """What a file of YAML held at a commit; None if it did not exist.

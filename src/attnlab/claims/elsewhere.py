@@ -28,7 +28,6 @@ from attnlab.claims.trials import (
     without_rate,
 )
 from attnlab.claims.work import arm_settings
-from attnlab.runs.seed_statistics import LOOKS
 from attnlab.settings.roles import last_of
 
 RowsByFile = Mapping[Path, Mapping[Run, Row]]
@@ -123,16 +122,11 @@ def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[in
     by_rate: dict[str, dict[int, float]] = defaultdict(dict)
     for reading in readings:
         score = reading.score(metric)
-        if score is not None and not is_pilot_seed(reading.row):
+        if score is not None and not is_pilot(reading.row["seed"]):
             by_rate[reading.rate][reading.row["seed"]] = score
     if not by_rate:
         return {}
     return min(by_rate.values(), key=lambda of_rate: (-len(of_rate), fmean(of_rate.values())))
-
-
-def is_pilot_seed(row: Row) -> bool:
-    """Whether a row is one of pilots."""
-    return is_pilot(Run(tuple(row["overrides"]), row["seed"]))
 
 
 def judged_by_others(
@@ -153,7 +147,6 @@ def judged_by_others(
             continue
         by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
-        most = max(look for look in LOOKS if look <= len(values))
-        outcome = judge(values, prediction.above, prediction.below, prediction.always, most)
-        there = replace(finding, seeds=seeds, scores=by_arm, values=values, outcome=outcome)
+        tally = judge(values, prediction.above, prediction.below, prediction.always, len(values))
+        there = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
         yield file.parent.name, there

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnlab.claims.claim import Claim, Prediction
-from attnlab.claims.judge import FEWEST_JUDGED, Outcome, judge
+from attnlab.claims.judge import FEWEST_JUDGED, Tally, judge
 from attnlab.claims.trials import (
     Arm,
     Row,
@@ -27,7 +27,7 @@ SHARE_UNITS = ("of the answers", "of the weight", "of a row's weight")
 class Finding:
     """A prediction at one length of training, with what its rows say."""
 
-    of: str  # the prediction's key in claim.yaml
+    key: str  # the prediction's key in claim.yaml
     prediction: Prediction
     steps: int | None  # None: as the claim's base says
     arms: dict[str, Arm]
@@ -36,26 +36,26 @@ class Finding:
     rows: dict[str, list[Row]]  # arm -> a row a seed, up to the first seed that some arm lacks
     scores: dict[str, list[float]]  # arm -> the metric, a seed each
     values: Sequence[float]  # one a seed: what is judged
-    outcome: Outcome
+    tally: Tally
     known: Sequence[Sequence[Row]] = ()  # all rows of each arm; only if the prediction is at risk
 
     @property
     def name(self) -> str:
         """The prediction's name, and its length if it has several."""
-        return self.of if self.steps is None else f"{self.of}_{self.steps}"
+        return self.key if self.steps is None else f"{self.key}_{self.steps}"
 
     @property
     def verdict(self) -> str:
         """Confirmed, refuted or open; "shown" for what is not judged."""
         if self.prediction.role == "shown" or len(self.seeds) < FEWEST_JUDGED:
             return "shown"
-        return self.outcome.verdict
+        return self.tally.verdict
 
     @property
     def due(self) -> Sequence[int]:
         """The seeds of the test up to the stage that is due: ten, and then twice as many."""
-        if self.outcome.undecided and self.outcome.n >= FEWEST_JUDGED:
-            return self.seeds[: 2 * self.outcome.n]
+        if self.tally.may_change and self.tally.n >= FEWEST_JUDGED:
+            return self.seeds[: 2 * self.tally.n]
         return self.seeds[:FEWEST_JUDGED]
 
     @property
@@ -70,7 +70,7 @@ class Finding:
         missing: dict[Run, None] = {}  # in order, each once: arms may share runs
         for of_arm in self.tested.values():
             for run in of_arm.missing:
-                if is_pilot(run) or run.seed in due:
+                if is_pilot(run.seed) or run.seed in due:
                     missing[run] = None
         return list(missing)
 
@@ -109,7 +109,7 @@ class Finding:
             or len(self.arms) != 2
         ):
             return 0
-        n = self.outcome.n
+        n = self.tally.n
         without = 0
         for b in [*self.scores.values()][1][:n]:
             least = -b
@@ -132,9 +132,10 @@ def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row
 def judge_prediction(
     claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
 ) -> Finding:
-    """Judge one prediction at one length, by the seeds that all its arms have."""
+    """Judge a prediction, by its name, at one length by the seeds that all its arms have."""
     prediction = claim.predictions[name]
     metric = prediction.metric
+    # The metric of a run that diverged: no loss is worse than that.
     worst = math.inf if metric == "val_loss" else prediction.worst
     arms = claim.arms_of(prediction, steps)
     tested = {arm: read_test(of, rows, seeds) for arm, of in arms.items()}
@@ -147,10 +148,10 @@ def judge_prediction(
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
     low = prediction.above  # it agrees if its value is above this
     high = prediction.below
-    outcome = judge(values, low, high, prediction.always, len(seeds))
+    tally = judge(values, low, high, prediction.always, len(seeds))
     known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
     return Finding(
-        name, prediction, steps, arms, seeds, tested, rows_of, scores, values, outcome, known
+        name, prediction, steps, arms, seeds, tested, rows_of, scores, values, tally, known
     )
 
 

@@ -5,15 +5,16 @@ are both judged here.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attnlab.runs.seed_statistics import (
     FIRST_LOOK,
     LOOKS,
     UNDEFINED,
     Answer,
+    CountedSeeds,
     Verdict,
     answer_of,
     median_interval,
@@ -22,17 +23,15 @@ from attnlab.runs.seed_statistics import (
     verdict_of,
 )
 
-FEWEST_JUDGED = FIRST_LOOK  # with fewer seeds, values are shown and not judged
-# How a prediction bears on its sentence. "against": if confirmed, the sentence is false there.
-Bearing = Literal["for", "against", "control", "secondary", "shown"]
+FEWEST_JUDGED = FIRST_LOOK  # with fewer, values are shown and not judged
+# What a prediction is for its sentence. "against": if confirmed, the sentence is false there.
+RoleOfPrediction = Literal["for", "against", "control", "secondary", "shown"]
+DECIDE = ("for", "against")
 
 
 def answer_with(value: float, low: float, high: float, always: bool = False) -> Answer:
-    """Whether a value agrees, as it lies between two bounds, or on which side it misses.
-
-    With `always`, no statistics are needed: the bounds belong to the range, one miss refutes, and
-    ten seeds without a miss confirm.
-    """
+    """Whether a value agrees, as it lies between two bounds, or on which side it misses. `always`:
+    the bounds are in the range, and NaN is a miss, so that each seed answers."""
     answer = answer_of(value, low, high)
     if always and answer == "neither":
         return "above" if math.isnan(value) else "yes"
@@ -40,14 +39,14 @@ def answer_with(value: float, low: float, high: float, always: bool = False) -> 
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The verdict on one prediction at one length of training, with its numbers."""
+class Tally:
+    """The seeds for and against a prediction, the verdict by counting them, and their median."""
 
-    verdict: str  # confirmed, refuted or open
-    yes: int  # seeds that agree, of the first n
+    verdict: Verdict
+    agree: int  # seeds that agree, of the first n
     missed: int  # seeds that contradict it on the same side
-    n: int  # judged seeds: up to the last complete stage, or all if there are fewer than 10
-    undecided: bool  # a later stage could still decide
+    n: int  # counted seeds: up to the last complete stage, or all if there are fewer than 10
+    may_change: bool  # a later stage could still decide
     median: float
     low: float  # exact interval of the median; NaN with fewer than 6 seeds
     high: float
@@ -55,34 +54,45 @@ class Outcome:
 
 def judge(
     values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
-) -> Outcome:
-    """Judge a prediction by one value a seed, in order; `most` seeds may be used. `always` is that
-    of `answer_with`."""
+) -> Tally:
+    """Judge a prediction by one value a seed, in order: it agrees between two bounds. `most` seeds
+    may be used. `always`: a single miss refutes, and ten seeds without a miss confirm."""
     answers = [answer_with(value, low, high, always) for value in values]
-    verdict: Verdict = "open"
-    n = 0
-    undecided = False
-    if always and any(answer != "yes" for answer in answers):
-        verdict = "refuted"
-    elif always and len(answers) >= FEWEST_JUDGED:
-        verdict = "confirmed"
-    elif not always and most >= FEWEST_JUDGED:
-        last_look = max(seeds for seeds in LOOKS if seeds <= most)
-        verdict, n, undecided = verdict_of(answers, last_look)
-    n = n or len(answers)  # with `always`, or with fewer than ten seeds: all
+    if always:
+        counted = CountedSeeds(verdict_of_all(answers), len(answers), may_change=False)
+    elif most >= FEWEST_JUDGED:
+        counted = verdict_of(answers, last_look(most))
+    else:
+        counted = CountedSeeds("open", 0, may_change=False)
+    n = counted.seeds or len(answers)  # with fewer than ten seeds: all
     numbers = [value for value in values[:n] if not math.isnan(value)]
-    interval = median_interval(numbers) if numbers else UNDEFINED
-    yes = answers[:n].count("yes")
-    missed = most_against(answers[:n])
-    return Outcome(verdict, yes, missed, n, undecided, *interval)
+    return Tally(
+        counted.verdict,
+        answers[:n].count("yes"),
+        most_against(answers[:n]),
+        n,
+        counted.may_change,
+        *(median_interval(numbers) if numbers else UNDEFINED),
+    )
+
+
+def verdict_of_all(answers: Sequence[Answer]) -> Verdict:
+    """The verdict if a single miss refutes, and ten seeds without a miss confirm."""
+    if any(answer != "yes" for answer in answers):
+        return "refuted"
+    return "confirmed" if len(answers) >= FEWEST_JUDGED else "open"
+
+
+def last_look(most: int) -> int:
+    """The largest number of seeds, up to `most`, at which the rule decides."""
+    return max(seeds for seeds in LOOKS if seeds <= most)
 
 
 def power(most: int, share: float) -> float:
     """How often the rule confirms a prediction that is true for a share of all seeds, with at most
     10, 20 or 40 of them."""
     chances: dict[Answer, float] = {"yes": share, "below": 1 - share}
-    last_look = max(seeds for seeds in LOOKS if seeds <= most)
-    return verdict_chances([], chances)[last_look]["confirmed"]
+    return verdict_chances([], chances)[last_look(most)]["confirmed"]
 
 
 def chance_of_error(most: int) -> float:
@@ -90,28 +100,40 @@ def chance_of_error(most: int) -> float:
     return 2 * power(most, 0.5)
 
 
-def supports(bearing: str, verdict: str) -> bool:
-    """Whether a decided prediction says that its sentence is true."""
-    return verdict == ("confirmed" if bearing == "for" else "refuted")
+def common_verdict(verdicts: Collection[str]) -> str:
+    """The verdict if all say the same, as on two lengths or two instruction sets; or else open."""
+    first, *others = verdicts
+    return first if all(verdict == first for verdict in others) else "open"
 
 
-def verdict_on_sentence(verdicts: Sequence[tuple[str, str]]) -> str:
-    """The verdict on a sentence from (bearing, verdict) of its predictions.
+class Evidence(NamedTuple):
+    """What a prediction says of its sentence."""
 
-    "for" and "against" decide; a "control" must be confirmed; others do not count.
-    """
-    true = false = undecided = 0
-    for bearing, verdict in verdicts:
-        if bearing == "control" and verdict != "confirmed":
-            return "undecided"
-        if bearing not in ("for", "against"):
-            continue
-        if verdict == "open":
-            undecided += 1
-        elif supports(bearing, verdict):
-            true += 1
-        else:
-            false += 1
-    if false:
-        return "holds in part" if true else "does not hold"
-    return "holds" if true and not undecided else "undecided"
+    role: RoleOfPrediction
+    verdict: str  # on the prediction: confirmed, refuted or open; shown, if it is not judged
+
+    @property
+    def is_for(self) -> bool:
+        """Whether it says that the sentence is true."""
+        return (self.role, self.verdict) in (("for", "confirmed"), ("against", "refuted"))
+
+    @property
+    def is_against(self) -> bool:
+        """Whether it says that the sentence is false."""
+        return (self.role, self.verdict) in (("for", "refuted"), ("against", "confirmed"))
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it should say either, and does not."""
+        return self.role in DECIDE and not (self.is_for or self.is_against)
+
+
+def verdict_on_sentence(evidence: Collection[Evidence]) -> str:
+    """The verdict on a sentence from what its predictions say."""
+    if any(each.role == "control" and each.verdict != "confirmed" for each in evidence):
+        return "undecided"
+    is_true_somewhere = any(each.is_for for each in evidence)
+    if any(each.is_against for each in evidence):
+        return "holds in part" if is_true_somewhere else "does not hold"
+    is_open_somewhere = any(each.is_undecided for each in evidence)
+    return "holds" if is_true_somewhere and not is_open_somewhere else "undecided"

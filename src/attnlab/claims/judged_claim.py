@@ -4,21 +4,20 @@ The runs that decide can be repeated with another instruction set of the process
 differs. A verdict that changes is no verdict: then the prediction is open.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from attnlab.claims.claim import Claim, Prediction, declaration_of, functions_by_arm
+from attnlab.claims.claim import Claim, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, head_of, knows, undeclared
 from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
 from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
-from attnlab.claims.judge import verdict_on_sentence
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, open_rows
-from attnlab.claims.trials import Row, Run, is_pilot, with_tests
+from attnlab.claims.judge import Evidence, common_verdict, verdict_on_sentence
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, kept_rows
+from attnlab.claims.trials import Row, Run, each_once, is_pilot, with_tests
 from attnlab.claims.work import Work
-
-DECIDE = ("for", "against", "control")  # the sentence is judged by these predictions
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,22 @@ class JudgedClaim:
 
     def contradicted_by(self) -> list[str]:
         """Who has rows that decide a prediction so that the verdict would be another one."""
-        own = [(p.role, said) for p, said in self.judged_predictions()]
-        against = []
-        for finding in self.deciding():
+        own = self.evidence().values()
+        against: dict[str, None] = {}  # in order, each once
+        for finding in self.needed():
             for name, there in self.elsewhere.get(finding.name, {}).items():
-                with_theirs = [*own, (finding.prediction.role, there.verdict)]
-                if there.is_decided and verdict_on_sentence(with_theirs) != verdict_on_sentence(
-                    own
-                ):
-                    against.append(name)
-        return list(dict.fromkeys(against))
+                theirs = Evidence(finding.prediction.role, there.verdict)
+                with_theirs = verdict_on_sentence([*own, theirs])
+                if there.is_decided and with_theirs != self.verdict_of_predictions:
+                    against[name] = None
+        return list(against)
 
     def doubt(self, finding: Finding) -> str:
-        """Why a prediction that decides is open although its rows decide it; or nothing."""
-        if finding.prediction.role not in DECIDE or not finding.is_decided:
+        """Why a prediction that is needed is open although its rows decide it; or nothing."""
+        if not finding.prediction.is_needed or not finding.is_decided:
             return ""
         if without := finding.without_room:
-            seeds = f"{without} of {finding.outcome.n} seeds"
+            seeds = f"{without} of {finding.tally.n} seeds"
             baseline = [*finding.arms][1]
             return f"no room: in {seeds}, “{baseline}” is so good that no help could be seen"
         for name, there in self.elsewhere.get(finding.name, {}).items():
@@ -71,27 +69,24 @@ class JudgedClaim:
     @property
     def verdict_of_predictions(self) -> str:
         """The verdict that follows from the predictions alone."""
-        return verdict_on_sentence([(p.role, said) for p, said in self.judged_predictions()])
+        return verdict_on_sentence(self.evidence().values())
 
-    def verdict_by_prediction(self) -> dict[str, str]:
-        """The verdict on each prediction by its key: open if its lengths, or its two instruction
-        sets, do not all say the same, and where there is a doubt."""
-        of_key: dict[str, set[str]] = {}
+    def evidence(self) -> dict[str, Evidence]:
+        """What each prediction says of the sentence, by its key. It is open if its lengths, or its
+        two instruction sets, do not all say the same, and where there is a doubt."""
+        verdicts: dict[str, list[str]] = defaultdict(list)
         for finding in self.findings:
-            said = of_key.setdefault(finding.of, set())
-            said.add("open" if self.doubt(finding) else finding.verdict)
+            verdicts[finding.key].append("open" if self.doubt(finding) else finding.verdict)
             if finding.name in self.again:
-                said.add(self.again[finding.name].verdict)
-        return {key: said.pop() if len(said) == 1 else "open" for key, said in of_key.items()}
+                verdicts[finding.key].append(self.again[finding.name].verdict)
+        evidence = {}
+        for key, of_key in verdicts.items():
+            evidence[key] = Evidence(self.claim.predictions[key].role, common_verdict(of_key))
+        return evidence
 
-    def judged_predictions(self) -> list[tuple[Prediction, str]]:
-        """Each prediction with its verdict."""
-        verdicts = self.verdict_by_prediction()
-        return [(self.claim.predictions[key], verdict) for key, verdict in verdicts.items()]
-
-    def deciding(self) -> list[Finding]:
-        """The findings by which the sentence is judged."""
-        return [finding for finding in self.findings if finding.prediction.role in DECIDE]
+    def needed(self) -> list[Finding]:
+        """The findings on which the verdict on the sentence depends."""
+        return [finding for finding in self.findings if finding.prediction.is_needed]
 
     def test_rows(self) -> Iterator[tuple[Finding, Row]]:
         """Every row of the test; one that several predictions read, once for each."""
@@ -103,14 +98,14 @@ class JudgedClaim:
         made = set()
         for finding, row in rows:
             if finding.verdict != "shown":  # what is not judged needs no declaration
-                made.add((row["commit"], (finding.of,)))
+                made.add((row["commit"], (finding.key,)))
         if why := undeclared(self.claim.file, made, declaration_of):
             return why
         for finding in self.findings:
             # None where git does not show it: then the mark cannot be checked.
             if finding.prediction.at_risk and self.was_at_risk(finding) is False:
                 return (
-                    f"Exploratory: {finding.of} is not at risk; all its arms had runs before it."
+                    f"Exploratory: {finding.key} is not at risk; all its arms had runs before it."
                 )
         return ""
 
@@ -118,7 +113,7 @@ class JudgedClaim:
         """Whether an arm of a prediction had no row before the prediction was declared, so that
         its value was unknown; None if git does not show when it was declared."""
         file = self.claim.file
-        of = (finding.of,)
+        of = (finding.key,)
         if undeclared(file, [(head_of(file.parent), of)], declaration_of):
             return None
         for of_arm in finding.known:
@@ -195,7 +190,7 @@ def findings_again(
     """The findings of the predictions that decide, by the tests of another instruction set in
     `again`, at the rates that the pilots in `rows` choose."""
     findings = findings_of(claim, with_tests(rows, again))
-    return [finding for finding in findings if finding.prediction.role in DECIDE]
+    return [finding for finding in findings if finding.prediction.is_needed]
 
 
 def missing_runs(
@@ -206,42 +201,51 @@ def missing_runs(
     Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
     seeds, and goes on to the next stage while that can decide.
     """
-    missing: dict[Run, None] = {}  # in order, each once
+    wanted = []
     for finding in findings_of(claim, rows, pilots=pilots):
         prediction = finding.prediction
-        if (prediction.long and not long) or (pilots and prediction.role == "shown"):
-            continue
-        missing |= dict.fromkeys(finding.missing)
-    return list(missing)
+        if (long or not prediction.long) and not (pilots and prediction.role == "shown"):
+            wanted.append(finding)
+    return each_once(finding.missing for finding in wanted)
 
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The runs of what decides that were not repeated with another instruction set."""
-    missing: dict[Run, None] = {}  # in order, each once
-    for finding in findings_again(claim, rows, again):
-        missing |= dict.fromkeys(finding.missing)
-    return [run for run in missing if not is_pilot(run)]  # a lost pilot is not repeated
+    missing = each_once(finding.missing for finding in findings_again(claim, rows, again))
+    return [run for run in missing if not is_pilot(run.seed)]  # a lost pilot is not repeated
 
 
 def open_claim(
-    claim: Claim, outputs: Path, *, pilots: bool = False, long: bool = False, fresh: bool = False
+    claim: Claim,
+    outputs: Path,
+    *,
+    pilots: bool = False,
+    long: bool = False,
+    fresh: bool = False,
+    again: bool = False,
 ) -> Work:
     """What `attnlab reproduce` does for a claim: its test or, with `pilots`, the pilots; `long`
     also runs what the claim marks so. With `fresh`, committed rows choose the learning rates, and
-    the test is run again."""
+    the test is run again; with `again`, what decides is repeated with another instruction set."""
     outputs = outputs.resolve() / claim.folder.name
-    committed = claim.folder / COMMITTED
-    rows, commit = open_rows(committed, outputs / "rows.jsonl")
+    kept = kept_rows(claim.folder, outputs)
+    rows = kept.rows
     if fresh:
         rows = Rows(outputs / "fresh.jsonl")
-        rows |= with_tests(Rows(committed), {})  # their pilots, which are not written again
+        # The pilots of the committed rows, which are not written again.
+        rows |= with_tests(Rows(claim.folder / COMMITTED), {})
+    missing = partial(missing_runs, claim, rows, pilots=pilots, long=long)
+    if again:
+        missing = partial(missing_again, claim, rows, kept.again)
     return Work(
         folder=claim.folder,
-        outputs=outputs,
+        outputs=outputs / "again" if again else outputs,
         rows=rows,
-        commit=commit,
-        missing=partial(missing_runs, claim, rows, pilots=pilots, long=long),
+        commit=kept.commit,
+        missing=missing,
         reads=functions_by_arm(claim),
+        again=None if fresh else kept.again,
+        smaller_set=set_to_repeat(claim, rows, kept.again) if again else "",
     )
 
 
@@ -250,7 +254,7 @@ def seeds_seen(claim: Claim, outputs: Path) -> str:
     them is not tested by the same seeds."""
     own = Rows(outputs.resolve() / claim.folder.name / "rows.jsonl")
     committed = Rows(claim.folder / COMMITTED)
-    seen = {run.seed for run in own.keys() - committed.keys() if not is_pilot(run)}
+    seen = {run.seed for run in own.keys() - committed.keys() if not is_pilot(run.seed)}
     tested: set[int] = set()
     for prediction in claim.predictions.values():
         tested |= set(claim.seeds_of(prediction))
@@ -263,25 +267,7 @@ def seeds_seen(claim: Claim, outputs: Path) -> str:
     )
 
 
-def open_claim_again(claim: Claim, outputs: Path) -> tuple[Work, Rows]:
-    """What `attnlab reproduce --again` does for a claim: repeat the runs that decide with another
-    instruction set. Also the rows that it repeats."""
-    outputs = outputs.resolve() / claim.folder.name
-    rows, _ = open_rows(claim.folder / COMMITTED, outputs / "rows.jsonl")
-    again, commit = open_rows(claim.folder / COMMITTED_AGAIN, outputs / "rows-again.jsonl")
-    work = Work(
-        folder=claim.folder,
-        outputs=outputs / "again",
-        rows=again,
-        commit=commit,
-        missing=partial(missing_again, claim, rows, again),
-        reads=functions_by_arm(claim),
-        smaller_set=set_to_repeat(claim, rows, again),
-    )
-    return work, rows
-
-
 def set_to_repeat(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> str:
     """The instruction set of `--again` for a claim."""
-    deciding = rows_of_findings(judge_claim(claim, rows).deciding())
-    return another_set([row for _, row in deciding], again)
+    needed = rows_of_findings(judge_claim(claim, rows).needed())
+    return another_set([row for _, row in needed], again)

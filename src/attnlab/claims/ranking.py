@@ -4,26 +4,36 @@ experiments/ranking/ranking.yaml is the protocol. A test run has 4 n steps at a 
 it is also read after n steps; a run that solved its task has ended, and counts for both lengths.
 """
 
-import hashlib
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
 from attnlab.claims.declared import Declared, undeclared
-from attnlab.claims.judge import judge, median_interval
-from attnlab.claims.rows import COMMITTED, open_rows
-from attnlab.claims.trials import Arm, Choice, Row, Run, processor_of, read_test, with_tests
-from attnlab.claims.work import Work, composed
+from attnlab.claims.judge import common_verdict, judge
+from attnlab.claims.trials import (
+    Arm,
+    Choice,
+    Row,
+    Run,
+    Tested,
+    each_once,
+    processor_of,
+    read_test,
+    with_tests,
+)
+from attnlab.claims.work import composed
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
+from attnlab.runs.seed_statistics import UNDEFINED, Interval, median_interval
 from attnlab.settings.roles import last_of
+
+if TYPE_CHECKING:
+    from attnlab.training.config import RunConfig
 
 LONG = 4
 REACHED = 0.9  # the accuracy to which steps are counted
@@ -224,7 +234,7 @@ class Cell:
     verdict: str = "not finished"  # also "baseline"
     unit: str = ""
     value: float = math.nan  # median
-    difference: tuple[float, float, float] = (math.nan, math.nan, math.nan)  # with interval
+    difference: Interval = UNDEFINED
     at_edge: bool = False
     diverged: int = 0
     failed: int = 0  # runs that diverged or, where steps are counted, did not get to 90 %
@@ -233,12 +243,24 @@ class Cell:
     pilots: int = 0  # runs by which each rate was chosen
     agree: int = 0  # seeds on the side of most, better or worse
     other_processor: int = 0  # seeds whose partner ran on another processor
-    first: str = ""  # the verdict before the runs were repeated; `verdict`: if both agree
+    first_verdict: str = ""  # that of the first runs, if they were repeated; `verdict` is of both
     again: "Cell | None" = None  # the same runs with another instruction set
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether it was decided, or left open, by counting seeds."""
+        return self.verdict in VERDICTS.values()
 
-Key = tuple[str, str, int]  # of a cell: variant, task, and 1 or 4
-Table = dict[Key, Cell]
+
+class CellKey(NamedTuple):
+    """Where a cell stands in the table of the ranking."""
+
+    variant: str
+    task: str
+    times: int  # 1 or 4, for n or 4 n steps
+
+
+Table = dict[CellKey, Cell]
 
 
 def ranking_table(
@@ -252,61 +274,71 @@ def ranking_table(
     both = at_n_and_4n(rows)
     repeated = at_n_and_4n(with_tests(rows, again)) if again else {}
     table = {}
-    for key in product(names, protocol.tasks, (1, LONG)):
-        cell = judge_cell(protocol, both, *key)
-        if repeated and cell.verdict in VERDICTS.values():
-            then = judge_cell(protocol, repeated, *key)
-            if then.verdict in VERDICTS.values():
-                verdict = cell.verdict if then.verdict == cell.verdict else "open"
-                cell = replace(cell, verdict=verdict, first=cell.verdict, again=then)
+    for key in starmap(CellKey, product(names, protocol.tasks, (1, LONG))):
+        cell = judge_cell(protocol, both, key)
+        if repeated and cell.has_verdict:
+            then = judge_cell(protocol, repeated, key)
+            if then.has_verdict:
+                verdict = common_verdict([cell.verdict, then.verdict])
+                cell = replace(cell, verdict=verdict, first_verdict=cell.verdict, again=then)
         table[key] = cell
     return table
 
 
-def judge_cell(
-    protocol: Protocol, rows: Mapping[Run, Row], name: str, task_name: str, times: int
-) -> Cell:
+class Side(NamedTuple):
+    """The test of a variant on a task."""
+
+    tested: Tested
+    readings: list[Reading]  # one a seed
+
+
+def side_of(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Side:
+    """What the rows have of a variant in a cell."""
+    own = trial(protocol, key.variant, protocol.tasks[key.task], key.times)
+    tested = read_test(own, rows, own.seeds)
+    return Side(tested, [own.read(row) for row in tested.rows])
+
+
+def judge_cell(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Cell:
     """The verdict on a variant, and the number that it counts."""
-    task = protocol.tasks[task_name]
-    partner = protocol.partner(name)
-    mine = trial(protocol, name, task, times)
-    other = trial(protocol, partner, task, times)
-    my_test = read_test(mine, rows, mine.seeds)
-    my_readings = [mine.read(row) for row in my_test.rows]
-    other_test = read_test(other, rows, other.seeds)
-    other_readings = [other.read(row) for row in other_test.rows]
-    if my_test.missing or other_test.missing:
-        return Cell(my_test.rows)
-    if most_reached(my_readings) and most_reached(other_readings):
+    task = protocol.tasks[key.task]
+    partner = protocol.partner(key.variant)
+    mine = side_of(protocol, rows, key)
+    other = side_of(protocol, rows, key._replace(variant=partner))
+    if mine.tested.missing or other.tested.missing:
+        return Cell(mine.tested.rows)
+    if most_reached(mine.readings) and most_reached(other.readings):
         unit = "steps"
     else:
         unit = "nats" if task.floor is None else "points"
-    values = [reading.in_unit(unit) for reading in my_readings]
+    values = [reading.in_unit(unit) for reading in mine.readings]
     cell = Cell(
-        my_test.rows,
+        mine.tested.rows,
         "baseline",
         unit,
         median_interval(values).median,
-        at_edge=my_test.choice.at_edge,
-        diverged=sum(math.isinf(reading.score) for reading in my_readings),
+        at_edge=mine.tested.choice.at_edge,
+        diverged=sum(math.isinf(reading.score) for reading in mine.readings),
         failed=sum(not math.isfinite(value) for value in values),
-        rate=my_test.choice.rate or math.nan,
-        partner_rate=other_test.choice.rate or math.nan,
+        rate=mine.tested.choice.rate or math.nan,
+        partner_rate=other.tested.choice.rate or math.nan,
         pilots=len(task.selection_seeds),
     )
-    if name == partner:
-        return cell
-    pairs = list(zip(my_readings, other_readings, strict=True))
-    scores = [mine.score - other.score for mine, other in pairs]
-    both_rows = zip(my_test.rows, other_test.rows, strict=True)
-    outcome = judge(scores, 0.0, math.inf)
-    apart = [mine.in_unit(unit) - other.in_unit(unit) for mine, other in pairs]
+    return cell if key.variant == partner else with_difference(cell, mine, other)
+
+
+def with_difference(cell: Cell, mine: Side, other: Side) -> Cell:
+    """A cell with the verdict of its seeds against those of its partner."""
+    pairs = list(zip(mine.readings, other.readings, strict=True))
+    scores = [a.score - b.score for a, b in pairs]  # above 0: worse than the partner
+    differences = [a.in_unit(cell.unit) - b.in_unit(cell.unit) for a, b in pairs]
+    rows = zip(mine.tested.rows, other.tested.rows, strict=True)
     return replace(
         cell,
-        verdict=VERDICTS[outcome.verdict],
-        difference=bounded_interval(apart),
+        verdict=VERDICTS[judge(scores, 0.0, math.inf).verdict],
+        difference=bounded_interval(differences),
         agree=max(sum(score > 0 for score in scores), sum(score < 0 for score in scores)),
-        other_processor=sum(processor_of(x) != processor_of(y) for x, y in both_rows),
+        other_processor=sum(processor_of(a) != processor_of(b) for a, b in rows),
     )
 
 
@@ -315,12 +347,12 @@ def most_reached(readings: Sequence[Reading]) -> bool:
     return 2 * sum(math.isfinite(reading.steps) for reading in readings) > len(readings)
 
 
-def bounded_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median with its interval; a NaN may be any number."""
+def bounded_interval(values: Sequence[float]) -> Interval:
+    """The median with its interval; a NaN may be any number, so the interval has both extremes."""
     lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     median = lowest_median if lowest_median == highest_median else math.nan
-    return median, low, high
+    return Interval(median, low, high)
 
 
 def missing_of_ranking(
@@ -328,15 +360,22 @@ def missing_of_ranking(
 ) -> list[Run]:
     """The runs of some variants, and of what they are compared with, that can be made now;
     `quick`: of some tasks, n steps alone."""
-    both = at_n_and_4n(rows)
     variants = dict.fromkeys([*names, *map(protocol.partner, names)])
-    tasks = [task for task in protocol.tasks.values() if task.quick or not quick]
-    lengths = (1,) if quick else (LONG, 1)  # times n
-    missing: dict[Run, None] = {}  # in order, each once
-    for name, task, times in product(variants, tasks, lengths):
-        own = trial(protocol, name, task, times)
-        missing |= dict.fromkeys(read_test(own, both, own.seeds).missing)
-    return list(missing)
+    tasks = (protocol.quick_tasks() if quick else protocol).tasks
+    lengths = (1,) if quick else (LONG, 1)
+    return missing_of_cells(protocol, rows, starmap(CellKey, product(variants, tasks, lengths)))
+
+
+def missing_of_cells(
+    protocol: Protocol, rows: Mapping[Run, Row], cells: Iterable[CellKey]
+) -> list[Run]:
+    """The runs of some cells, without those of what they are compared with."""
+    both = at_n_and_4n(rows)
+    tests = []
+    for key in cells:
+        own = trial(protocol, key.variant, protocol.tasks[key.task], key.times)
+        tests.append(read_test(own, both, own.seeds))
+    return each_once(test.missing for test in tests)
 
 
 # The words of published rows, which are found by them, for those of today.
@@ -384,9 +423,9 @@ def declaration_of_cell(content: Any, name: str, task: str) -> Any:
 def exploratory_cells(protocol: Protocol, table: Table) -> str:
     """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
     made = set()
-    for (name, task, _), cell in table.items():
+    for key, cell in table.items():
         rows = cell.rows + (cell.again.rows if cell.again else [])
-        made |= {(row["commit"], (name, task)) for row in rows}
+        made |= {(row["commit"], (key.variant, key.task)) for row in rows}
     return undeclared(protocol.file, made, declaration_of_cell)
 
 
@@ -394,38 +433,6 @@ def find_ranking() -> Protocol:
     """The ranking in ./experiments, or that of the lab."""
     file = Path("experiments/ranking/ranking.yaml")
     return Protocol.read(file if file.exists() else lab_path(str(file)))
-
-
-def open_ranking(
-    protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool, quick: bool
-) -> Work:
-    """What `attnlab rank` does for some variants: all cells or, with `quick`, those of some tasks
-    and the shorter length. The rows of a variant of the user, `own`, are kept apart."""
-    outputs = own_directory(protocol, names, outputs, own=own)
-    rows, commit = open_rows(protocol.folder / COMMITTED, outputs / COMMITTED, apart=own)
-    missing = partial(missing_of_ranking, protocol, rows, names, quick=quick)
-    return Work(protocol.folder, outputs, rows, commit, missing)
-
-
-def own_directory(protocol: Protocol, names: Sequence[str], outputs: Path, *, own: bool) -> Path:
-    """Where rows that are not committed are kept; for the user's own variant, a directory for its
-    settings and code."""
-    outputs = outputs.resolve()
-    if not own:
-        return outputs
-    short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", names[0])[:60]
-    return outputs / f"{short}~{digest_of_healthy(protocol, names[0])}"
-
-
-def digest_of_healthy(protocol: Protocol, name: str) -> str:
-    """A digest of the settings and code of a variant; BadInput if it does not pass the checkup."""
-    from attncheck import checkup
-
-    config = config_of(protocol, name)
-    result = checkup(config.model(len(config.data().alphabet)), name=name)
-    if not result.healthy:
-        raise BadInput(f"{name} does not pass the checkup and is not ranked:\n{result}")
-    return hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()[:8]
 
 
 def is_without_pattern(protocol: Protocol, name: str) -> bool:
@@ -437,8 +444,9 @@ def is_without_pattern(protocol: Protocol, name: str) -> bool:
     return not all(isinstance(block.attn, HasPattern) for block in blocks)
 
 
-def config_of(protocol: Protocol, name: str) -> Any:
+def config_of(protocol: Protocol, name: str) -> "RunConfig":
     """The composed settings of a variant on the first task."""
     task = next(iter(protocol.tasks.values()))
     words = (*task.overrides, *protocol.overrides(name))
-    return composed(words, lab_path("experiments"))[0]
+    config, _ = composed(words, lab_path("experiments"))
+    return config

@@ -5,20 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from attnlab.claims.declared import refuse_lost_rows
 from attnlab.claims.judge import FEWEST_JUDGED
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.ranking import (
     LONG,
-    VERDICTS,
     Cell,
-    Key,
+    CellKey,
     Protocol,
     Table,
     exploratory_cells,
     ranking_table,
 )
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.runs.family import LEVEL, Family, family_of_answers
@@ -41,12 +39,12 @@ def ranking_report(
     table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
     paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
-    judged = judged_of({key: cell for key, cell in table.items() if key[-1] in lengths})
-    if judged:
-        paragraphs += [f"{family_in_words(judged)}.", f"{repeated_in_words(judged)}."]
+    shown = with_verdict({key: cell for key, cell in table.items() if key.times in lengths})
+    if shown:
+        paragraphs += [f"{family_in_words(shown)}.", f"{repeated_in_words(shown)}."]
     for name in patternless:
         paragraphs.append(f"{name} has no pattern, so what it reads was not measured.")
-    if any(cell.other_processor for cell in judged.values()):
+    if any(cell.other_processor for cell in shown.values()):
         paragraphs.append(
             "Some runs of the baseline are from another model of processor, whose rounding may "
             "differ; --again trains both sides on this one."
@@ -56,8 +54,7 @@ def ranking_report(
 
 def publish_ranking(protocol: Protocol) -> Path:
     """Write the page; BadInput if rows are not those that were declared."""
-    for name in (COMMITTED, COMMITTED_AGAIN):
-        refuse_lost_rows(protocol.folder / name)
+    refuse_lost_rows(protocol.folder)
     rows = Rows(protocol.folder / COMMITTED)
     again = Rows(protocol.folder / COMMITTED_AGAIN)
     table = ranking_table(protocol, rows, protocol.arms, again)
@@ -70,9 +67,11 @@ def publish_ranking(protocol: Protocol) -> Path:
 
 def ranking_block(protocol: Protocol, table: Table) -> str:
     """The generated part of the page, of all variants that were run."""
-    ranked = list(dict.fromkeys(name for (name, *_), cell in table.items() if cell.unit))
+    ranked = list(dict.fromkeys(key.variant for key, cell in table.items() if cell.unit))
     first_task = next(iter(protocol.tasks))
-    costs = [[name, *costs_of(table[name, first_task, LONG].rows)] for name in ranked]
+    costs = []
+    for name in ranked:
+        costs.append([name, *costs_of(table[CellKey(name, first_task, LONG)].rows)])
     variants = []
     for name in ranked:
         variant = protocol.arms[name]
@@ -92,15 +91,16 @@ def ranking_block(protocol: Protocol, table: Table) -> str:
 
 
 def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: int) -> str:
-    """The cells of some variants at one length."""
+    """The cells of some variants after n steps or, with `times` = 4, after 4 n."""
     heads = [f"{name}, {times * task.steps:,}" for name, task in protocol.tasks.items()]
     lines = []
     for name in names:
-        lines.append([name, *(cell_in_words(table[name, task, times]) for task in protocol.tasks)])
+        cells = [table[CellKey(name, task, times)] for task in protocol.tasks]
+        lines.append([name, *map(cell_in_words, cells)])
     return markdown_table(["variant", *heads], lines)
 
 
-def judged_variant(folder: Path, name: str) -> tuple[Protocol, Table]:
+def cells_of_variant(folder: Path, name: str) -> tuple[Protocol, Table]:
     """The protocol of a ranking, and the cells of one of its variants by the committed rows."""
     protocol = Protocol.read(folder / "ranking.yaml")
     again = Rows(folder / COMMITTED_AGAIN)
@@ -112,8 +112,9 @@ def variant_table(protocol: Protocol, table: Table, name: str) -> str:
     lines = []
     for task in protocol.tasks:
         steps = protocol.tasks[task].steps
-        cells = [cell_in_words(table[name, task, times]) for times in (1, LONG)]
-        lines.append([f"{task}, {steps:,} and {LONG * steps:,} steps", *cells])
+        cells = [table[CellKey(name, task, times)] for times in (1, LONG)]
+        about = f"{task}, {steps:,} and {LONG * steps:,} steps"
+        lines.append([about, *map(cell_in_words, cells)])
     return markdown_table(["task", "after n steps", f"after {LONG} n steps"], lines)
 
 
@@ -133,35 +134,35 @@ def cell_in_words(cell: Cell) -> str:
         median_and_unit += f", {cell.failed} of {len(cell.rows)} failed"
     if cell.at_edge:
         median_and_unit += " (best rate is the last one tried)"
-    if math.isnan(cell.difference[1]):
+    if math.isnan(cell.difference.low):
         return median_and_unit
     middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
     difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
-    if cell.again and cell.again.verdict != cell.first:
-        both = f"{cell.first}, {cell.again.verdict}"
+    if cell.again and cell.again.verdict != cell.first_verdict:
+        both = f"{cell.first_verdict}, {cell.again.verdict}"
         difference += f"<br>not the same on two processors: {both}"
     if cell.rate != cell.partner_rate:
         difference += f"<br>rates {cell.rate:g}, {cell.partner_rate:g}"
     return f"**{cell.verdict}**: {median_and_unit}<br>{difference}"
 
 
-def judged_of(table: Table) -> Table:
+def with_verdict(table: Table) -> Table:
     """The cells with a verdict."""
-    return {key: cell for key, cell in table.items() if cell.verdict in VERDICTS.values()}
+    return {key: cell for key, cell in table.items() if cell.has_verdict}
 
 
-def family_of_cells(judged: Table) -> Family[Key]:
-    """The verdicts of cells as one family."""
-    return family_of_answers({key: (cell.verdict, FEWEST_JUDGED) for key, cell in judged.items()})
+def family_of_cells(cells: Table) -> Family[CellKey]:
+    """The verdicts of cells as one family; each cell has ten seeds."""
+    return family_of_answers({key: (cell.verdict, FEWEST_JUDGED) for key, cell in cells.items()})
 
 
-def family_in_words(judged: Table) -> str:
+def family_in_words(cells: Table) -> str:
     """How likely any of the verdicts is wrong, and which stand together: each needs the same
     number of seeds, so all do or none."""
-    family = family_of_cells(judged)
+    family = family_of_cells(cells)
     one = chance_of_wrong_verdict(FEWEST_JUDGED)
     said = (
-        f"{len(judged)} verdicts: by chance alone, about {len(judged) * one:.1f} would be better "
+        f"{len(cells)} verdicts: by chance alone, about {len(cells) * one:.1f} would be better "
         f"or worse, and the chance that any is wrong is at most {100 * family.any_wrong:.2g} %"
     )
     holm = f"Holm's correction ({100 * LEVEL:.0f} % in all)"
@@ -171,19 +172,19 @@ def family_in_words(judged: Table) -> str:
     return f"{said}; after {holm}, none stands, as ten seeds do among {most} at most"
 
 
-def repeated_in_words(judged: Table) -> str:
+def repeated_in_words(cells: Table) -> str:
     """How many verdicts were repeated with another instruction set, and which of them changed."""
     used = set()
     changed = []
     repeated = 0
-    for (name, task, times), cell in judged.items():
+    for (name, task, times), cell in cells.items():
         if cell.again is None:
             continue
         repeated += 1
         used |= {row["instruction_set"] for row in cell.again.rows}
-        if cell.again.verdict != cell.first:
+        if cell.again.verdict != cell.first_verdict:
             then = cell.again.verdict
-            changed.append(f"{name} on {task} at {times} n was {cell.first}, then {then}")
+            changed.append(f"{name} on {task} at {times} n was {cell.first_verdict}, then {then}")
     if not repeated:
         return (
             "no verdict was repeated with another instruction set, so rounding may decide one at "
@@ -191,22 +192,22 @@ def repeated_in_words(judged: Table) -> str:
         )
     names = " and ".join(sorted(used))
     result = f"open, as they changed: {'; '.join(changed)}" if changed else "all are the same"
-    return f"{repeated} of {len(judged)} verdicts were repeated on {names}: {result}"
+    return f"{repeated} of {len(cells)} verdicts were repeated on {names}: {result}"
 
 
 def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[str]:
     """What may be wrong with the table."""
-    judged = judged_of(table)
-    notes = [family_in_words(judged)]
-    apart = sum(cell.rate != cell.partner_rate for cell in judged.values())
-    numbers = {cell.pilots for cell in judged.values()}
+    cells = with_verdict(table)
+    notes = [family_in_words(cells)]
+    apart = sum(cell.rate != cell.partner_rate for cell in cells.values())
+    numbers = {cell.pilots for cell in cells.values()}
     pilots = " or ".join(map(str, sorted(numbers)))
     notes.append(
         f"{apart} of them compare different learning rates, which the cell states, that of the "
         f"partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
     )
-    notes.append(repeated_in_words(judged))
-    if mixed := sum(cell.other_processor > 0 for cell in judged.values()):
+    notes.append(repeated_in_words(cells))
+    if mixed := sum(cell.other_processor > 0 for cell in cells.values()):
         notes.append(
             f"{mixed} of them compare runs of two models of processors, whose rounding may "
             "differ, in at least one seed"
@@ -215,8 +216,10 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
         must = protocol.arms[name].control
         if not must:
             continue
-        cells = {(task, n): cell for (of, task, n), cell in judged.items() if of == name}
-        wrong = [f"{task} at {n} n" for (task, n), cell in cells.items() if cell.verdict != must]
+        wrong = []
+        for key, cell in cells.items():
+            if key.variant == name and cell.verdict != must:
+                wrong.append(f"{key.task} at {key.times} n")
         result = f"it is not on {', '.join(wrong)}" if wrong else "it is, in every cell"
         notes.append(f"control “{name}” must be {must}: {result}")
     absent = [name for name in protocol.arms if name not in ranked]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from attnlab.claims.finding import Finding, rows_of_findings
-from attnlab.claims.judge import supports
+from attnlab.claims.judge import DECIDE
 from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.trials import (
     Row,
@@ -75,26 +75,22 @@ def limits_of(judged: JudgedClaim) -> Limits:
     """
     if judged.verdict == "undecided":
         return Limits()
-    true: list[Limits] = []
-    false: list[Limits] = []
-    verdicts = judged.verdict_by_prediction()
-    for key, prediction in judged.claim.predictions.items():
-        if prediction.role in ("for", "against") and verdicts[key] != "open":
-            is_true = supports(prediction.role, verdicts[key])
-            (true if is_true else false).append(limits_of_prediction(judged, key))
+    evidence = judged.evidence()
+    true = [limits_of_prediction(judged, key) for key, x in evidence.items() if x.is_for]
+    false = [limits_of_prediction(judged, key) for key, x in evidence.items() if x.is_against]
     if judged.verdict == "holds":
         return sum(true, Limits())
-    needed = [min(side, key=lambda limits: limits.count) for side in (true, false) if side]
-    return sum(needed, Limits())
+    farthest = [min(side, key=lambda limits: limits.count) for side in (true, false) if side]
+    return sum(farthest, Limits())
 
 
 def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
     """What the verdict on a prediction lacks; nothing if it is exempt."""
     if judged.claim.exempt or judged.claim.predictions[key].exempt:
         return Limits()
-    own = [finding for finding in judged.findings if finding.of == key]
+    own = [finding for finding in judged.findings if finding.key == key]
     steps = {finding.trained_steps for finding in own if finding.trained_steps}
-    decided = [finding for finding in judged.deciding() if finding.is_decided]
+    decided = [finding for finding in judged.needed() if finding.is_decided]
     lengths = {x.trained_steps for x in decided if same_question(x, own[0])} | steps
     is_short = bool(steps) and max(lengths) < LONGER * min(lengths)
     return Limits(
@@ -132,12 +128,12 @@ def rate_lacks(finding: Finding) -> str:
 
 def reach_line(judged: JudgedClaim) -> str:
     """On which models, lengths, rates, seeds and processors a verdict stands, in one line."""
-    findings = [x for x in judged.findings if x.prediction.role in ("for", "against") and x.values]
+    findings = [x for x in judged.findings if x.prediction.role in DECIDE and x.values]
     if not findings:
         return "not trained yet"
     trained = [finding for finding in findings if finding.trained_steps]
     parts = [*models_in_words(judged, trained), *training_in_words(trained)]
-    parts.append(amounts({finding.outcome.n for finding in findings}, "seed"))
+    parts.append(amounts({finding.tally.n for finding in findings}, "seed"))
     parts.append(places_in_words(judged, findings))
     return ", ".join(filter(None, parts))
 
@@ -210,9 +206,9 @@ def processors_of(rows: Iterable[Row]) -> list[str]:
 
 def risk_in_words(judged: JudgedClaim) -> str:
     """How many of the predictions that decide were at risk: "1 of 3"."""
-    deciding = [x for x in judged.findings if x.prediction.role in ("for", "against")]
+    deciding = [x for x in judged.findings if x.prediction.role in DECIDE]
     at_risk = [x for x in deciding if x.prediction.at_risk and judged.was_at_risk(x)]
-    return f"{len({x.of for x in at_risk})} of {len({x.of for x in deciding})}"
+    return f"{len({x.key for x in at_risk})} of {len({x.key for x in deciding})}"
 
 
 def why_limited(judged: JudgedClaim) -> str:
@@ -233,7 +229,7 @@ def why_limited(judged: JudgedClaim) -> str:
         lacks.append("a second processor or instruction set")
     reasons = [*sorted(doubts), *(f"exempt: {EXEMPT[kind]}" for kind in sorted(exempt))]
     if judged.verdict == "undecided":
-        is_trained = all(finding.values for finding in judged.deciding())
+        is_trained = all(finding.values for finding in judged.needed())
         reasons.append("its seeds do not decide it" if is_trained else "it is not all trained yet")
     if lacks:
         reasons.append(f"it lacks {', '.join(lacks)}")

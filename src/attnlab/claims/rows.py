@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
-from attnlab.claims.declared import commit_of
+from attnlab.claims.declared import commit_of, lost_rows
 from attnlab.claims.trials import Row, Run
 from attnlab.errors import BadInput
 from attnlab.installation import is_installed
@@ -63,12 +64,37 @@ def read_rows(file: Path) -> dict[Run, Row]:
 
 
 def open_rows(committed: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
-    """The rows of a claim or the ranking, and the commit of new ones. They are appended to the
-    committed file, or to `own` if they are kept apart, or are not those of a clean commit."""
+    """Some rows, and the commit of new ones. They are appended to the committed file, or to `own`
+    if they are kept apart, or are not those of a clean commit."""
     commit = commit_of(committed.parent)
     if apart or not commit or commit.endswith("+") or is_installed():
         return Rows(committed, own), commit
     return Rows(committed), commit
+
+
+class KeptRows(NamedTuple):
+    """The rows of a claim or the ranking."""
+
+    rows: Rows
+    again: Rows  # of another instruction set
+    commit: str  # of new ones
+
+
+def kept_rows(folder: Path, outputs: Path, *, apart: bool = False) -> KeptRows:
+    """The rows of a claim or the ranking in `folder`; what is not committed is in `outputs`."""
+    rows, commit = open_rows(folder / COMMITTED, outputs / COMMITTED, apart=apart)
+    again, _ = open_rows(folder / COMMITTED_AGAIN, outputs / COMMITTED_AGAIN, apart=apart)
+    return KeptRows(rows, again, commit)
+
+
+def refuse_lost_rows(folder: Path) -> None:
+    """BadInput if the rows of a claim or the ranking are not those that were committed."""
+    for rows in (folder / COMMITTED, folder / COMMITTED_AGAIN):
+        if lost := lost_rows(rows):
+            raise BadInput(
+                f"{rows} lacks {len(lost)} rows of its history, such as {lost[0][:90]}...; rows "
+                "are only added: restore them with git"
+            )
 
 
 def another_set(rows: Iterable[Row], again: Mapping[Run, Row]) -> str:

@@ -7,7 +7,7 @@ there say. Nothing else decides what is trained, so every call continues where t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product, takewhile
+from itertools import chain, product, takewhile
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
@@ -120,6 +120,11 @@ def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested
     return Tested(found, [run for run in runs if run not in rows], choice)
 
 
+def each_once(runs: Iterable[Iterable[Run]]) -> list[Run]:
+    """Runs that several tests lack, in order."""
+    return list(dict.fromkeys(chain.from_iterable(runs)))
+
+
 def metric_of(row: Row, key: str, worst: float = math.nan) -> float:
     """A metric of a row; `worst` for a run that diverged. JSON stores NaN as null."""
     if row["status"] == "diverged":
@@ -147,15 +152,15 @@ def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
     return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
 
 
-def is_pilot(run: Run) -> bool:
-    """Whether a run has a seed of pilots."""
-    return run.seed >= FIRST_PILOT
+def is_pilot(seed: int) -> bool:
+    """Whether a seed is one of pilots."""
+    return seed >= FIRST_PILOT
 
 
 def with_tests(rows: Mapping[Run, Row], tests: Mapping[Run, Row]) -> dict[Run, Row]:
     """The pilots of some rows, which choose the rates, with the tests of others."""
-    together = {run: row for run, row in rows.items() if is_pilot(run)}
-    together |= {run: row for run, row in tests.items() if not is_pilot(run)}
+    together = {run: row for run, row in rows.items() if is_pilot(run.seed)}
+    together |= {run: row for run, row in tests.items() if not is_pilot(run.seed)}
     return together
 
 

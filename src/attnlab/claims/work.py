@@ -42,13 +42,19 @@ class Work:
 
     folder: Path  # of claim.yaml or ranking.yaml
     outputs: Path  # contains the run directories, `runs/<n>`, and rows that are not committed
-    rows: Rows
+    rows: Rows  # of its test
     commit: str  # of new rows, with a + if files differ from it
     missing: Callable[[], Sequence[Run]]  # runs that can be made now
     # Functions that read a finished run, by its overrides without the learning rate.
     reads: Mapping[tuple[str, ...], Sequence[str]] = field(default_factory=dict)
+    again: Rows | None = None  # of its repetition, which `--again` adds to; None if it has none
     smaller_set: str = ""  # the instruction set of `--again`; by default, the processor's own
     ahead: Callable[[], RunsAhead | None] | None = None  # an estimate, where there is one
+
+    @property
+    def new_rows(self) -> Rows:
+        """The rows to which new ones are added."""
+        return self.again if self.again is not None and self.smaller_set else self.rows
 
 
 @dataclass
@@ -133,7 +139,7 @@ def run_round(
             )
             errors.append(BadInput(f"{used}; {needs}"))
             continue
-        progress.end_run(work.rows.add(row))
+        progress.end_run(work.new_rows.add(row))
     if errors:
         raise errors[0]
     return not left

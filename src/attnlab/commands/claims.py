@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,6 @@ from attnlab.commands.options import Json
 from attnlab.errors import BadInput, printable
 
 if TYPE_CHECKING:
-    from attnlab.claims.rows import Rows
     from attnlab.claims.work import Work
 
 Names = Annotated[list[str] | None, Argument(help="Claims, by name or directory; by default all.")]
@@ -49,7 +47,7 @@ def reproduce(
     from attnlab.claims.claim import find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
     from attnlab.claims.elsewhere import committed_rows
-    from attnlab.claims.judged_claim import judge_claim, open_claim, open_claim_again, seeds_seen
+    from attnlab.claims.judged_claim import judge_claim, open_claim, seeds_seen
     from attnlab.commands.claims_json import claim_content
 
     if again and (pilots or fresh):
@@ -64,19 +62,15 @@ def reproduce(
     answers = []
     complete = True
     for claim in chosen:
-        if again:
-            work, rows = open_claim_again(claim, outputs)
-            repeated: Rows | None = work.rows
-        else:
-            work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh)
-            rows = work.rows
-            repeated = None if fresh else open_claim_again(claim, outputs)[0].rows
+        work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh, again=again)
         warning = "" if again or pilots or fresh else seeds_seen(claim, outputs)
         if plan and not json:
             print_plan(work)
         elif json:
             complete = complete and (plan or train_missing(work, jobs, minutes, quiet=True))
-            judged = judge_claim(claim, rows, pilots=pilots, again=repeated, committed=committed)
+            judged = judge_claim(
+                claim, work.rows, pilots=pilots, again=work.again, committed=committed
+            )
             answers.append(claim_content(judged, len(work.missing())))
         else:
             if warning:
@@ -84,8 +78,8 @@ def reproduce(
             report = partial(
                 claim_report,
                 claim,
-                rows,
-                repeated,
+                work.rows,
+                work.again,
                 committed,
                 pilots=pilots,
                 fresh=fresh,
@@ -111,13 +105,10 @@ def rank(
         LONG,
         find_ranking,
         is_without_pattern,
-        open_ranking,
         with_own,
     )
-    from attnlab.claims.ranking_again import open_ranking_again
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
-    from attnlab.claims.ranking_plan import runs_ahead
-    from attnlab.claims.rows import COMMITTED_AGAIN, Rows
+    from attnlab.claims.ranking_work import open_ranking
     from attnlab.commands.claims_json import ranking_content
 
     protocol = find_ranking()
@@ -132,20 +123,13 @@ def rank(
         protocol, name = with_own(protocol, attention)
         names = [name]
     outputs = Path("outputs/rank")
-    if again:
-        work, rows = open_ranking_again(protocol, names, outputs, own=own, quick=quick)
-        repeated = work.rows
-    else:
-        work = open_ranking(protocol, names, outputs, own=own, quick=quick)
-        rows = work.rows
-        repeated = Rows(protocol.folder / COMMITTED_AGAIN, work.outputs / COMMITTED_AGAIN)
-        work = replace(work, ahead=partial(runs_ahead, protocol, rows, names, quick=quick))
+    work = open_ranking(protocol, names, outputs, own=own, quick=quick, again=again)
     if quick:
         protocol = protocol.quick_tasks()  # those that --quick never runs are no open cells
     if json:
         complete = plan or train_missing(work, jobs, minutes, quiet=True)
         lengths = (1,) if quick else (1, LONG)
-        content = ranking_content(protocol, rows, names, lengths, work, repeated)
+        content = ranking_content(protocol, names, lengths, work)
         print_answer("rank", content, complete)
         return
     if plan:
@@ -153,7 +137,13 @@ def rank(
         return
     patternless = [name for name in names if attention and is_without_pattern(protocol, name)]
     report = partial(
-        ranking_report, protocol, rows, names, repeated, quick=quick, patternless=patternless
+        ranking_report,
+        protocol,
+        work.rows,
+        names,
+        work.again,
+        quick=quick,
+        patternless=patternless,
     )
     carry_out(work, report, jobs, minutes)
 

@@ -3,15 +3,14 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
-from attnlab.claims.ranking_page import family_of_cells, judged_of
+from attnlab.claims.ranking_page import family_of_cells, with_verdict
 from attnlab.claims.reach import limits_of, reach_line
-from attnlab.claims.trials import Row, Run
 from attnlab.claims.work import Work
 
 
@@ -42,7 +41,7 @@ def lacks_content(judged: JudgedClaim) -> dict[str, object]:
 
 def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
     """A prediction at one length of training, with the numbers by which it is judged."""
-    outcome = finding.outcome
+    tally = finding.tally
     at_risk = finding.prediction.at_risk and judged.was_at_risk(finding)
     return {
         "name": finding.name,
@@ -53,11 +52,11 @@ def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
         "verdict": finding.verdict,
         "doubt": judged.doubt(finding),
         "at_edge": finding.at_edge,
-        "agree": outcome.yes,
-        "of": outcome.n,
-        "median": outcome.median,
-        "low": outcome.low,
-        "high": outcome.high,
+        "agree": tally.agree,
+        "of": tally.n,
+        "median": tally.median,
+        "low": tally.low,
+        "high": tally.high,
         "unit": finding.prediction.unit,
         "above": finding.prediction.above,
         "below": finding.prediction.below,
@@ -66,22 +65,18 @@ def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
 
 
 def ranking_content(
-    protocol: Protocol,
-    rows: Mapping[Run, Row],
-    names: Sequence[str],
-    lengths: Sequence[int],
-    work: Work,
-    again: Mapping[Run, Row],
+    protocol: Protocol, names: Sequence[str], lengths: Sequence[int], work: Work
 ) -> dict[str, object]:
     """The cells of some variants at some lengths, as multiples of n steps."""
-    table = ranking_table(protocol, rows, names, again)
-    shown = {key: cell for key, cell in table.items() if key[-1] in lengths}
-    family = family_of_cells(judged_of(shown))
+    table = ranking_table(protocol, work.rows, names, work.again)
+    shown = {key: cell for key, cell in table.items() if key.times in lengths}
+    family = family_of_cells(with_verdict(shown))
     ahead = work.ahead() if work.ahead else None
     cells = []
-    for (name, task, times), cell in shown.items():
-        about = {"variant": name, "task": task, "steps": times * protocol.tasks[task].steps}
-        cells.append(about | cell_content(cell) | {"holm": family.mark((name, task, times))})
+    for key, cell in shown.items():
+        steps = key.times * protocol.tasks[key.task].steps
+        about = {"variant": key.variant, "task": key.task, "steps": steps}
+        cells.append(about | cell_content(cell) | {"holm": family.mark(key)})
     return {
         "cells": cells,
         "chance_of_any_wrong_verdict": family.any_wrong,

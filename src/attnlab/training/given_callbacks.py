@@ -56,12 +56,12 @@ def callback_settings(callback: L.Callback) -> Settings:
     cls = type(callback)
     found: Settings = {"_target_": f"{cls.__module__}.{cls.__qualname__}"}
     readable = True
+    kept = vars(callback)
     for name, parameter in inspect.signature(cls).parameters.items():
-        kept = vars(callback)
+        # Where a class usually keeps an argument; `empty`, which is not plain, if it does not.
         value = kept.get(name, kept.get(f"_{name}", parameter.empty))
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not is_plain(
-            value
-        ):
+        takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if takes_any or not is_plain(value):
             readable = False
         elif value != parameter.default:
             found[name] = value
