@@ -19,7 +19,7 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 def draw(judged: JudgedClaim) -> Figure:
     """Draw the cost of each seed by width, and the loss of the pilots by learning rate."""
-    by_key = {finding.of: finding for finding in judged.findings}
+    by_key = {finding.key: finding for finding in judged.findings}
     found = {key: by_key[key] for key in WIDTHS}
     figure = Figure(figsize=(7, 8), layout="constrained")
     by_width, by_rate = figure.subplots(2)

@@ -520,7 +520,8 @@ def ladders(judged: JudgedClaim) -> str:
         ):
             lines.append([at, f"{size.parameters:,}", mean_with_error(of_size)])
         unit = finding.prediction.unit
-        table = markdown_table(["size", "parameters", f"difference, {unit}"], lines)
+        difference = f"difference of {finding.prediction.metric}"
+        table = markdown_table(["size", "parameters", difference], lines)
         slope = mean_with_error(finding.values)
         blocks.append(
             f"`{finding.name}`, {len(finding.values)} seeds: for ten times as many parameters the "
