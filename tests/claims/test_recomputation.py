@@ -7,10 +7,12 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -42,9 +44,12 @@ def score(row: Row, metric: str, worst: float) -> float:
     return math.inf if metric == "val_loss" and math.isnan(value) else value
 
 
-def rows_of_arm(words: list[str], rates: list[float], rows: list[Row]) -> dict[int, Row]:
-    """The rows of an arm by seed; with rates, those at the rate with the lowest mean loss of the
-    seeds 1000 to 1002, of all that were tried."""
+def rows_of_arm(
+    words: list[str], rates: list[float], pilots: int, rows: list[Row]
+) -> dict[int, Row]:
+    """The rows of an arm by seed; with rates, those at the rate with the lowest mean loss of as
+    many seeds from 1000 on, of all that were tried."""
+    choosing = range(1000, 1000 + pilots)
     by_rate: dict[float, dict[int, Row]] = defaultdict(dict)
     for row in rows:
         rest = dict(word.split("=") for word in row["overrides"][len(words) :])
@@ -54,16 +59,19 @@ def rows_of_arm(words: list[str], rates: list[float], rows: list[Row]) -> dict[i
         return by_rate[0]
     losses = {}
     for rate, of_rate in by_rate.items():
-        if rate and {1000, 1001, 1002} <= set(of_rate):
-            pilots = [of_rate[seed] for seed in (1000, 1001, 1002)]
-            losses[rate] = fmean(score(row, "val_loss", math.inf) for row in pilots)
+        if rate and set(choosing) <= set(of_rate):
+            losses[rate] = fmean(score(of_rate[seed], "val_loss", math.inf) for seed in choosing)
     if not losses:
         return {}
     return by_rate[min(sorted(losses), key=losses.__getitem__)]
 
 
 def value_of(prediction: Row, scores: list[float]) -> float:
-    """The contrast of a seed."""
+    """The contrast of a seed; of a ladder, the slope of the difference over log10(parameters)."""
+    if sizes := prediction.get("sizes"):
+        apart = [a - b for a, b in zip(scores[::2], scores[1::2], strict=True)]
+        x = [math.log10(size["parameters"]) for size in sizes.values()]
+        return float(np.polyfit(x, apart, 1)[0])
     kind = prediction.get("contrast") or ("level" if len(scores) == 1 else "difference")
     if kind in ("min", "max"):
         return sorted(scores)[0 if kind == "min" else -1]
@@ -126,13 +134,16 @@ def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> 
     metric = prediction.get("metric", "val_loss")
     worst = math.inf if metric == "val_loss" else prediction.get("worst", math.nan)
     arms = []
-    for name in prediction["arms"]:
-        words = list(claim["arms"][name])
+    pilots = prediction.get("rate_seeds", 3)
+    sizes = prediction.get("sizes", {"": {"overrides": []}})
+    for size, name in product(sizes.values(), prediction["arms"]):
+        words = [*claim["arms"][name], *size["overrides"]]
         if "=" in words[0]:
             words = [*claim["base"], *words]
             if steps:
                 words += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
-        arms.append(rows_of_arm(words, prediction.get("rates", []), rows))
+        rates = size.get("rates") or prediction.get("rates", [])
+        arms.append(rows_of_arm(words, rates, pilots, rows))
     first = prediction.get("first_seed", claim["first_seed"])
     values = []
     for seed in range(first, first + most_seeds(claim, prediction)):
@@ -248,7 +259,9 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
     if not judged.findings[0].values:
         return  # not trained yet: there is no row to change
     first = judged.findings[0]
-    changed = first.rows[first.prediction.arms[0]][first.values.index(max(first.values))]
+    # The first arm, of a ladder at its last size: a lower loss there lowers the value.
+    of_first_arm = [*first.rows.values()][-len(first.prediction.arms)]
+    changed = of_first_arm[first.values.index(max(first.values))]
     for row in rows:  # a planted error
         if row["seed"] == changed["seed"] and row["overrides"] == changed["overrides"]:
             row["values"] = row["values"] | {first.prediction.metric: -1e9}
