@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from statistics import linear_regression, stdev
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import arm_table, figure_of, ladders, mean_with_error
 from attnlab.claims.judged_claim import judge_claim, missing_runs
+from attnlab.claims.reach import training_in_words
 
 SIZES = {
     "C 64": {"overrides": ["model.n_embd=64"], "parameters": 100_000},
@@ -106,3 +108,10 @@ def test_as_many_pilots_choose_a_rate_as_declared(settings, seeds):
 def test_a_ladder_that_cannot_be_judged_is_not_read(settings):
     with pytest.raises(ValidationError):
         claim_of(**settings)
+
+
+def test_the_reach_says_where_fewer_pilots_than_usual_chose_the_rates():
+    claim = claim_of(rates=[0.001, 0.003])
+    (finding,) = judge_claim(claim, {}).findings
+    fewer = replace(finding, prediction=finding.prediction.model_copy(update={"rate_seeds": 1}))
+    assert training_in_words([finding]) != training_in_words([fewer])

@@ -19,8 +19,8 @@ from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
-# Seeds of runs before the declaration; the first ones, by default three, choose rates.
-PILOTS = range(FIRST_PILOT, FIRST_PILOT + 5)
+PILOTS = range(FIRST_PILOT, FIRST_PILOT + 5)  # seeds of runs before the declaration
+RATE_SEEDS = 3  # by default, as many of them choose a rate
 CONTRASTS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
@@ -62,7 +62,8 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
     rates: tuple[float, ...] = ()  # ascending, a factor of sqrt(10) apart at most
-    rate_seeds: int = Field(default=3, ge=1, le=len(PILOTS))  # pilots that choose among them
+    # pilots that choose among them
+    rate_seeds: int = Field(default=RATE_SEEDS, ge=1, le=len(PILOTS))
     lengths: tuple[int, ...] = ()  # numbers of steps, such as n and 4 n; it must hold at each
     first_seed: int | None = None  # instead of the claim's, for a prediction that was added later
     seeds: int | None = None  # fewer, for roles that do not decide

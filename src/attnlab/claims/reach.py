@@ -8,6 +8,7 @@ sets of one. `verdict_words` says what it lacks, and `reach_line` on which model
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from attnlab.claims.claim import RATE_SEEDS
 from attnlab.claims.finding import Finding, rows_of_findings
 from attnlab.claims.judge import DECIDE
 from attnlab.claims.judged_claim import JudgedClaim
@@ -172,6 +173,9 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
         rates = "each arm at its best rate"
     else:
         rates = "some arms at their best rate" if any(chosen) else "one rate"
+    fewest = min(finding.prediction.rate_seeds for finding in trained)
+    if any(chosen) and fewest < RATE_SEEDS:  # then the best rate is less sure
+        rates += f", chosen by {amounts({fewest}, 'pilot')}"
     if any(finding.at_edge for finding in trained):
         rates += " (some at the end of their grid)"
     return [amounts({finding.trained_steps for finding in trained}, "step"), rates]
