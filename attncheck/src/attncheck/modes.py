@@ -33,7 +33,9 @@ from .subject import (
 from .visits import Visits
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
-SEEDS = 8  # with which a model is called that draws random numbers
+# So many, at most, for a model that draws random numbers: if one of ten seeds changes outputs,
+# 64 seeds miss it once in 850 times.
+SEEDS = 64
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 
 
@@ -385,12 +387,13 @@ def check_modes_agree(tried: Subject) -> Passed:
 
 
 def _by_another_seed(tried: Subject, x: Tensor, before: Tensor) -> float:
-    """By how much outputs change with other random seeds."""
-    most = 0.0
-    for seed in range(1, SEEDS + 1):  # some rarely draw something that matters
+    """By how much outputs change with the first other random seed that changes them, else 0."""
+    for seed in range(1, SEEDS + 1):
         seed_all(seed, tried.device)
-        most = max(most, relative(replace(tried, seeded=False)(x), before))
-    return most
+        change = relative(replace(tried, seeded=False)(x), before)
+        if change > SAME_OUTPUTS:
+            return change
+    return 0.0
 
 
 def _modes_differ(tried: Subject, state: State, x: Tensor) -> bool:
