@@ -1,4 +1,8 @@
-"""From the nodes of the configuration to the objects they name, checked against signatures."""
+"""From the nodes of the configuration to the objects they name, checked against signatures.
+
+It does what `hydra.utils.instantiate` does, and also checks each argument before anything is made,
+and reads names without a dot as those of attnlab.
+"""
 
 import inspect
 from collections.abc import Callable, Collection
