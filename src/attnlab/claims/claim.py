@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
 from attnlab.claims.judge import DECIDE, RoleOfPrediction
-from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
+from attnlab.claims.trials import FIRST_PILOT, Arm, ChoosesRate, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
@@ -62,6 +62,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
     rates: tuple[float, ...] = ()  # ascending, a factor of sqrt(10) apart at most
+    rate_by: ChoosesRate = "val_loss"  # a pilot's value: the lowest loss, the highest accuracy
     # pilots that choose among them
     rate_seeds: int = Field(default=RATE_SEEDS, ge=1, le=len(PILOTS))
     lengths: tuple[int, ...] = ()  # numbers of steps, such as n and 4 n; it must hold at each
@@ -168,7 +169,8 @@ class Claim(Declared, frozen=True):
         for name, (own, rates) in sided(prediction, self.arms).items():
             # A measurement only calls a function of its seed: nothing is trained.
             words = own if is_measurement(own) else (*self.base, *own, *steps_set)
-            arms[name] = Arm(words, rates, PILOTS[: prediction.rate_seeds])
+            pilots = PILOTS[: prediction.rate_seeds]
+            arms[name] = Arm(words, rates, pilots, chosen_by=prediction.rate_by)
         return arms
 
 

@@ -176,6 +176,8 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
     fewest = min(finding.prediction.rate_seeds for finding in trained)
     if any(chosen) and fewest < RATE_SEEDS:  # then the best rate is less sure
         rates += f", chosen by {amounts({fewest}, 'pilot')}"
+    if any(finding.prediction.rate_by == "val_accuracy" for finding in trained):
+        rates += ", that of the most right answers"
     if any(finding.at_edge for finding in trained):
         rates += " (some at the end of their grid)"
     return [amounts({finding.trained_steps for finding in trained}, "step"), rates]

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import chain, product, takewhile
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
 # Rows that are older than the record of instruction sets. Those of the Xeon are of AVX-512: three
 # that were trained again with it (more_heads, both arms of `wide`; recall_state, `large_state`;
 # seed 300) have the same losses to the last bit.
 UNRECORDED = {"Intel(R) Xeon(R) Processor": "AVX512"}
+ChoosesRate = Literal["val_loss", "val_accuracy"]  # the lowest, or the highest
 EXTENSIONS = 2  # how often the rates are extended while the best one is the first or the last
 
 
@@ -74,6 +75,7 @@ class Arm:
     selection: Sequence[int] = range(FIRST_PILOT, FIRST_PILOT + 3)  # seeds that choose the rate
     floor: float = 0.1  # the rate decays to this share of itself; 1: it is constant
     last: tuple[str, ...] = ()  # overrides that are written after the rate
+    chosen_by: ChoosesRate = "val_loss"
 
     def run(self, seed: int, rate: float | None = None) -> Run:
         """The run of a seed, at a rate."""
@@ -84,6 +86,8 @@ class Arm:
 
     def score(self, row: Row) -> float:
         """What decides a learning rate; smaller is better, and a diverged run is the worst."""
+        if self.chosen_by == "val_accuracy":
+            return -metric_of(row, "val_accuracy", worst=-math.inf)
         return metric_of(row, "val_loss", worst=math.inf)
 
     def choose(self, rows: Mapping[Run, Row]) -> Choice:
