@@ -37,7 +37,7 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     """
     arms = {"it": loss, "none": none, "sdpa": sdpa}
     lost = [arm for arm, losses in arms.items() if not all(map(math.isfinite, losses))]
-    gains = [a - b for a, b in zip(none, sdpa, strict=True)]
+    gains = [a - b for a, b in zip(none, sdpa, strict=True)]  # what attention gives each seed
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
     if len(gains) < FEWEST_FOR_SHARE:

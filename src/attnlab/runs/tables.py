@@ -87,7 +87,8 @@ def seeds_that_agree(c: Comparison) -> str | None:
 
 
 def verdict_in_a_word(c: Comparison) -> str:
-    """The verdict of a row: baseline, leak, worse, better, open, or nothing without pairs."""
+    """The verdict of a row: baseline, leak, worse, better or open; empty without pairs. A setting
+    whose runs read the future is a leak, with or without pairs."""
     if c.reads_ahead or median_of(c.runs, "attn/future_mass") > READS_AHEAD:
         return "leak"
     if c.is_baseline:
@@ -166,7 +167,7 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
-        room = width - 1 - max(map(len, text))
+        room = width - 1 - max(map(len, text))  # of the labels, which a space follows
         labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
         if fits and room >= room_wanted:
