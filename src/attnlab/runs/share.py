@@ -66,8 +66,8 @@ def shares_of(comparisons: Sequence[Comparison]) -> dict[str, Share]:
         if sdpa is None or "sdpa" not in sdpa.unchanged_variants:
             continue
         if "none" in none.group.unchanged_variants:
-            like = [c for c in comparisons if len(c.pairs) and c.baseline is sdpa]
-            found |= {c.label: share_between(c, none) for c in like}
+            with_this_sdpa = [c for c in comparisons if len(c.pairs) and c.baseline is sdpa]
+            found |= {c.label: share_between(c, none) for c in with_this_sdpa}
     return found
 
 

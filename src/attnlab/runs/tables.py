@@ -37,9 +37,9 @@ ELLIPSIS = "..."
 def comparison_table(
     comparisons: Sequence[Comparison], columns: Sequence[str] = (), within: float | None = None
 ) -> pd.DataFrame:
-    """A row for each setting, for any output: means over the seeds that did not diverge, and the
-    median difference with its interval, in which a seed that diverged counts as infinitely bad.
-    Where a model reads the future, the verdict is "leak", and there is no difference. With a
+    """A row for each setting, as all outputs show it: means over the seeds that did not diverge,
+    and the median difference with its interval, in which a seed that diverged counts as infinitely
+    bad. Where a model reads the future, the verdict is "leak", and there is no difference. With a
     margin, the column `within` says whether the losses are equal within it. Where several settings
     are judged, `holm` says which verdicts stand together."""
     rows = []
@@ -136,15 +136,15 @@ def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
 
 
 def how_they_ended(runs: pd.DataFrame) -> str:
-    """How the runs ended, as in "2 finished, 1 diverged at 30"."""
+    """How the runs ended, as in "2 finished, 3 diverged at 30-50": at steps from 30 to 50."""
     parts = []
     for status, those in runs.groupby("status", sort=False):
         words = status if len(those) == len(runs) else f"{len(those)} {status}"
         if status in ("stopped", "diverged"):
             steps = sorted({*map(int, those["step"].dropna())})
-            ends = dict.fromkeys([*steps[:1], *steps[-1:]])
-            if ends:
-                words += f" at {'-'.join(map(str, ends))}"
+            first_and_last = dict.fromkeys([*steps[:1], *steps[-1:]])  # one if they are equal
+            if first_and_last:
+                words += f" at {'-'.join(map(str, first_and_last))}"
         parts.append(words)
     return ", ".join(parts)
 
@@ -221,7 +221,8 @@ def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
     if longest <= room:
         return [*labels]
     labels = without_shared_starts(labels)
-    for most in range(max(room, len(ELLIPSIS) + 2), longest):
+    shortest = len(ELLIPSIS) + 2  # a character on each side of it
+    for most in range(max(room, shortest), longest):
         short = [without_middle(label, most) for label in labels]
         if len({*short}) == len({*labels}):
             return short

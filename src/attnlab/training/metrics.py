@@ -54,7 +54,7 @@ def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, o
     for callback in callbacks:
         if isinstance(callback, Probe):
             probes |= callback.record
-    x, _ = lit.data.windows("val", lit.net.block_size, 2)
+    x, _ = lit.data.windows("val", lit.net.block_size, 2)  # two texts, (2, T)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
         probes["attn/future_mass"] = mean_future_mass(lit.net, x.to(lit.device))

@@ -43,6 +43,7 @@ def runs_at_once(devices: int | str = 1) -> int:
 
     if devices not in (1, "1", "auto"):
         return 1
+    # Without an import of torch, which takes seconds; an empty variable hides all GPUs.
     has_gpu = shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     return min(cpu_count(), 4) if has_gpu else cpu_count()
 
