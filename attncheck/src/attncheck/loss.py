@@ -15,10 +15,9 @@ from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module
 from .outcomes import (
     REFUSALS,
     CannotCheck,
-    CheckFailed,
     Passed,
     as_assertion,
-    in_one_line,
+    not_applicable_if_refused,
 )
 from .states import TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared, relative
@@ -382,25 +381,20 @@ def assert_labels_ignored(
 def check_labels_ignored(
     tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED_LABEL
 ) -> Passed:
-    """Labels of -100 are ignored, see `assert_labels_ignored`."""
+    """Labels that are `ignored` count neither in a loss nor in its gradient, by default -100, or
+    -1 if the model refuses that and not -1; see `assert_labels_ignored`. CannotCheck if it
+    deliberately refuses them."""
     if loss is None:
         loss = labeled_loss(tried)
-        if (
-            ignored == IGNORED_LABEL
-            and not _takes(tried, loss, IGNORED_LABEL)
-            and _takes(tried, loss, -1)
-        ):
+        is_default = ignored == IGNORED_LABEL
+        if is_default and not _takes(tried, loss, ignored) and _takes(tried, loss, -1):
             ignored = -1  # as in nanoGPT
     said = f"labels of {ignored} count neither in the loss nor in its gradient"
+    refused = f"labels of {ignored} are refused"
     visits = Visits(tried, f"labels of {ignored} ")
-    try:
-        for state in visits.through(LOSS_MODES):
-            with visits.visit(state) as there:
-                said = _require_ignored(there, loss, ignored) or said
-    except REFUSALS as error:
-        if isinstance(error, CheckFailed):
-            raise
-        raise CannotCheck(f"labels of {ignored} are refused: {in_one_line(error)}") from error
+    for state in visits.through(LOSS_MODES):
+        with not_applicable_if_refused(refused), visits.visit(state) as there:
+            said = _require_ignored(there, loss, ignored) or said
     return visits.passed(said)
 
 

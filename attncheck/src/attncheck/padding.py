@@ -410,7 +410,8 @@ def check_documents_separate(
         call = documents_argument(tried)
     visits = Visits(tried, "documents ")
     for state in visits.through(PACKED_MODES):
-        with not_applicable_if_refused("a mark of documents"), visits.visit(state) as there:
+        refused = "a mark of documents is refused"
+        with not_applicable_if_refused(refused), visits.visit(state) as there:
             change = _require_documents_apart(there, separator, call)
             if change <= 1e-3:
                 continue
@@ -443,11 +444,13 @@ def _require_documents_apart(
         for ids in (x, other):
             ids[ids == separator] = tried.usable_ids[tried.usable_ids != separator][0]
             ids[borders] = separator
-    document = torch.bucketize(at, borders, right=True)
-    # A separator may be the last token of a document or the first one of the next.
+    document = torch.bucketize(at, borders, right=True)  # (T,): 0, 1 or 2
+    # A separator is in the document before it as an output, and in the one after it as an input:
+    # it may be the last token or the first one.
     of_output = document if call is not None else torch.bucketize(at, borders)
     crosses = document[:, None] < of_output  # (T, T): from the input j to the output t
-    crosses &= torch.maximum(at[:, None], at) >= tried.prefix  # whose inputs may see each other
+    in_prefix = torch.maximum(at[:, None], at) < tried.prefix  # where all may see each other
+    crosses &= ~in_prefix
 
     def outputs(ids: Tensor, document: Tensor) -> Tensor:
         """The outputs for ids (B, T), each token of which is in a document, (T,) or (B, T)."""
@@ -471,17 +474,18 @@ def _require_documents_apart(
             f"documents at {borders.tolist()}",
             "block keys of others, and reset what a shift, a convolution or a state carries",
         )
-    if call is not None and tried.rows > 1 and not tried.fixed_rows:  # it takes two rows
+    takes_two_rows = tried.rows > 1 and not tried.fixed_rows
+    if call is not None and takes_two_rows:
         later = torch.bucketize(at, borders + 2, right=True)
         _require_own_documents(tried, outputs, x, document, later)
     if tried.state.in_own_dtype:
         return 0.0  # rounding is another one at another length
     begin, end = borders.tolist()
-    first = begin + (call is None)  # the first token, behind a separator
+    first = begin if call is not None else begin + 1  # the first token behind a separator
     changes = []
     for start in (begin, first):  # alone, the document may have its separator or not
-        alone = outputs(x[None, start:end], 0 * at[start:end])[:, first - start :]
-        changes.append(relative(alone, whole[:, first:end]))
+        alone = outputs(x[None, start:end], torch.zeros(end - start, dtype=torch.int64))
+        changes.append(relative(alone[:, first - start :], whole[:, first:end]))
     return min(changes)
 
 
