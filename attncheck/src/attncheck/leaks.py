@@ -134,13 +134,13 @@ def record_modules(
         return parts
 
     try:
-        _hooked(tried, module, x[: max(1, T // 2)], keep_shapes)
+        _outputs_with_hooks(tried, module, x[: max(1, T // 2)], keep_shapes)
     except REFUSALS:  # as of a model of one length
         shapes_of.clear()
-    return _hooked(tried, module, x, keep_parts)[:, begin:end], recorded
+    return _outputs_with_hooks(tried, module, x, keep_parts)[:, begin:end], recorded
 
 
-def _hooked(
+def _outputs_with_hooks(
     tried: Subject,
     module: nn.Module,
     x: Tensor,

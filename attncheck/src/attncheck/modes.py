@@ -162,7 +162,7 @@ def _other_outputs_after(tried: Subject, earlier: Tensor, later: Tensor) -> str:
 
 
 def _left_changed(tried: Subject, x: Tensor) -> list[str]:
-    """The names of the numbers and tensors of the model that a call with x changes; they are
+    """The names of the numbers and tensors of the model that a call with x changes; the model is
     restored."""
     with tried.restoring():
         return changed_by_a_call(tried.model, lambda: tried(x))
