@@ -24,7 +24,7 @@ from attnlab.claims.reach import (
     verdict_words,
     why_limited,
 )
-from attnlab.claims.rows import COMMITTED, Rows, refuse_lost_rows
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run, instruction_set_of
 from attnlab.claims.work import arm_settings, composed, import_beside
 from attnlab.errors import BadInput
@@ -61,6 +61,10 @@ ABOUT_WORDS = (
     "A verdict on trained models names its length, rate or processor unless it has two lengths, "
     "n and 4 n steps, the best rate of each arm for each, and two processors or instruction sets. "
     "It reaches as far as the predictions that it needs: [docs/claims.md](../docs/claims.md)."
+)
+ABOUT_HOURS = (
+    "CPU hours of all rows, those of pilots and of earlier tests among them; *planned*: for the "
+    "test of today, before it, where that was written down; *again*: with another instruction set."
 )
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
@@ -609,7 +613,24 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
         f"## Why the words are as they are\n\n{ABOUT_WORDS}",
         markdown_table(["claim", "by its predictions", "words", "why"], reasons),
         errors_in_words(published),
+        f"## What the runs took\n\n{ABOUT_HOURS}",
+        hours_table([judged.claim for judged in published]),
     ])  # fmt: skip
+
+
+def hours_table(claims: Sequence[Claim]) -> str:
+    """The CPU hours of the rows of each claim, as planned and as used."""
+    lines = []
+    for claim in sorted(claims, key=lambda claim: claim.order):
+        planned = "" if claim.planned_hours is None else f"{claim.planned_hours:.1f}"
+        used = [cpu_hours(claim.folder / file) for file in (COMMITTED, COMMITTED_AGAIN)]
+        lines.append([claim.folder.name, planned, *[f"{hours:.1f}" for hours in used]])
+    return markdown_table(["claim", "planned", "used", "again"], lines)
+
+
+def cpu_hours(rows: Path) -> float:
+    """Those of all runs of a file; 0 where there is no file."""
+    return sum(row["cpu_seconds"] or 0 for row in Rows(rows).values()) / 3600
 
 
 def errors_in_words(published: Sequence[JudgedClaim]) -> str:

@@ -69,7 +69,7 @@ def at_best(frame: pd.DataFrame, name: str) -> Best:
     """
     groups = groups_of(frame[frame["status"].isin(ENDED)])
     key = full_key(name, settings_in(groups))
-    may_differ = (key, CHANGES_WITH.get(key, key))
+    may_differ = (key, CHANGES_WITH.get(key, key))  # twice the same where no other one changes
     by_value = groups_by_value(groups, key, may_differ, name)
 
     loss_of: dict[tuple[str, float], pd.Series] = {}

@@ -182,10 +182,10 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
         else:
             named.append(_Named(run["attn"], settings_of(run), overrides_of(run)))
     sound = [each for each in named if each is not None]
-    typed: dict[str, None] = {}  # a set in order
+    typed: dict[str, None] = {}  # a set in order, of keys
     for sound_run in sound:
         typed |= dict.fromkeys(sound_run.overrides)
-    differing = []
+    differing = []  # keys whose values tell the runs apart
     for key in typed:
         if not is_left_out(key) and len({value_in_label(run, key) for run in sound}) > 1:
             differing.append(key)

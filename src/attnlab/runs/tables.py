@@ -37,9 +37,9 @@ ELLIPSIS = "..."
 def comparison_table(
     comparisons: Sequence[Comparison], columns: Sequence[str] = (), within: float | None = None
 ) -> pd.DataFrame:
-    """A row for each setting, for any output: means over the seeds that did not diverge, and the
-    median difference with its interval, in which a seed that diverged counts as infinitely bad.
-    Where a model reads the future, the verdict is "leak", and there is no difference. With a
+    """A row for each setting, as all outputs show it: means over the seeds that did not diverge,
+    and the median difference with its interval, in which a seed that diverged counts as infinitely
+    bad. Where a model reads the future, the verdict is "leak", and there is no difference. With a
     margin, the column `within` says whether the losses are equal within it. Where several settings
     are judged, `holm` says which verdicts stand together."""
     rows = []
@@ -87,7 +87,8 @@ def seeds_that_agree(c: Comparison) -> str | None:
 
 
 def verdict_in_a_word(c: Comparison) -> str:
-    """The verdict of a row: baseline, leak, worse, better, open, or nothing without pairs."""
+    """The verdict of a row: baseline, leak, worse, better or open; empty without pairs. A setting
+    whose runs read the future is a leak, with or without pairs."""
     if c.reads_ahead or median_of(c.runs, "attn/future_mass") > READS_AHEAD:
         return "leak"
     if c.is_baseline:
@@ -135,15 +136,15 @@ def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
 
 
 def how_they_ended(runs: pd.DataFrame) -> str:
-    """How the runs ended, as in "2 finished, 1 diverged at 30"."""
+    """How the runs ended, as in "2 finished, 3 diverged at 30-50": at steps from 30 to 50."""
     parts = []
     for status, those in runs.groupby("status", sort=False):
         words = status if len(those) == len(runs) else f"{len(those)} {status}"
         if status in ("stopped", "diverged"):
             steps = sorted({*map(int, those["step"].dropna())})
-            ends = dict.fromkeys([*steps[:1], *steps[-1:]])
-            if ends:
-                words += f" at {'-'.join(map(str, ends))}"
+            first_and_last = dict.fromkeys([*steps[:1], *steps[-1:]])  # one if they are equal
+            if first_and_last:
+                words += f" at {'-'.join(map(str, first_and_last))}"
         parts.append(words)
     return ", ".join(parts)
 
@@ -166,7 +167,7 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
-        room = width - 1 - max(map(len, text))
+        room = width - 1 - max(map(len, text))  # of the labels, which a space follows
         labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
         if fits and room >= room_wanted:
@@ -220,7 +221,8 @@ def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
     if longest <= room:
         return [*labels]
     labels = without_shared_starts(labels)
-    for most in range(max(room, len(ELLIPSIS) + 2), longest):
+    shortest = len(ELLIPSIS) + 2  # a character on each side of it
+    for most in range(max(room, shortest), longest):
         short = [without_middle(label, most) for label in labels]
         if len({*short}) == len({*labels}):
             return short

@@ -110,19 +110,19 @@ class Caller:
 
     def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
         """The output (B, T, C) for x (B, T, C)."""
-        y: Tensor = layer.forward(x, *self.memo(layer, x))
+        y: Tensor = layer.forward(x, *self.arguments_after_x(layer, x))
         return y
 
-    def memo(self, layer: nn.Module, x: Tensor) -> tuple[()] | tuple[Memo]:
-        """The arguments of the layer after x: none, or the memo that the layers before it have
-        filled from x."""
+    def arguments_after_x(self, layer: nn.Module, x: Tensor) -> tuple[()] | tuple[Memo]:
+        """What the layer takes after x: nothing, or the memo that the layers before it have filled
+        from x."""
         if not uses_memo(layer):
             return ()
         memo: Memo = {"ids": symbols_from(x, self.vocab_size)}
         with torch.no_grad():
             for each in self.before:
                 if uses_memo(each):
-                    each(x.to(next(each.parameters())), memo)
+                    each(x.to(next(each.parameters())), memo)  # for what it leaves in the memo
         # The layers before may compute in another precision.
         return (
             apply_to_collection(memo, Tensor, lambda y: y.to(x) if y.is_floating_point() else y),
@@ -251,7 +251,7 @@ def _check_pattern(tried: Subject, call: Caller) -> None:
     x = tried.draw(1, T)
     with torch.no_grad():
         own = _placed(tried, x)
-        pattern = layer.pattern(own, *call.memo(layer, own))
+        pattern = layer.pattern(own, *call.arguments_after_x(layer, own))
     if pattern.ndim != 4 or pattern.shape[2:] != (T, T):
         raise BadInput(
             f"the pattern of {layer_name(layer)} has the shape {tuple(pattern.shape)}; it must be "
@@ -306,7 +306,8 @@ def _check_forward(tried: Subject, call: Caller, T: int) -> None:
         def difference() -> Tensor:
             return seeded(x) - expected
 
-        # A layer with noise of its own in training mode is another one each time.
+        # No fault, if the layer has noise of its own and so is another one each time, if outputs
+        # agree, or if only rounding parts them.
         if (
             chance > SAME_OUTPUTS
             or relative(trained, expected) <= AGREES
@@ -326,12 +327,12 @@ def _output_by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
     layer = tried.model
     assert isinstance(layer, SelfAttention)
     own = _placed(tried, x)
-    _, _, v = layer.split(own, *call.memo(layer, own))
+    _, _, v = layer.split(own, *call.arguments_after_x(layer, own))
     if isinstance(v, Tensor):
-        pattern = layer.pattern(own, *call.memo(layer, own))
+        pattern = layer.pattern(own, *call.arguments_after_x(layer, own))
         mixed = pattern.to(v.dtype) @ v
     else:  # several sets of values, each with a pattern of its own
-        patterns = layer.patterns(own, *call.memo(layer, own))
+        patterns = layer.patterns(own, *call.arguments_after_x(layer, own))
         mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
     y: Tensor = layer.proj(layer.merge(mixed, own, v))
     return y.to("cpu", torch.float64)
