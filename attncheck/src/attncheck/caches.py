@@ -790,7 +790,8 @@ def _told_where_it_begins(tried: Subject, step: CacheStep, remarks: list[str]) -
     if not places:
         return step
     prefill = max(tried.effort.prefill, tried.prefix)
-    plan = with_prefix_at_once(step_plans(tried.length, prefill)[1], tried.prefix)
+    _, after_a_prefill, *_ = step_plans(tried.length, prefill)
+    plan = with_prefix_at_once(after_a_prefill, tried.prefix)
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

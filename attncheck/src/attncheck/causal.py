@@ -34,6 +34,7 @@ from .subject import (
 from .visits import Visits
 
 MAP = 48  # the largest map, in which every input is changed alone
+SHORT = 32  # the length of sequences of properties for which few positions are enough
 SURE = 0.01  # a change of this share is no rounding in the best precision
 WITH_GIVEN = 16  # the length of sequences with optional tensors
 WITH_EACH_ID = 12  # the length of the two sequences that each id takes
@@ -206,8 +207,9 @@ def _raise_if_found(tried: Subject, leak: "Leak | None") -> None:
 
 
 def _require_the_same_with_gradients_switched(tried: Subject, dense: int) -> None:
-    """CheckFailed if outputs differ as gradients are switched on, or off where the state has them,
-    and then a leak is found; in a state without gradients, also if none is found."""
+    """Switch gradients on, or off if the state has them. If outputs differ then, CheckFailed if
+    one depends on a later input; in a state without gradients, such as evaluation mode, also if
+    none does."""
     rows = tried.rows_at_once(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     switched = replace(tried, state=state, rows=rows, held_before=True)
@@ -444,7 +446,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
     with tried.in_state(State(weights=Weights.HUGE)) as huge:
         # Not steady(huge): with huge weights, rounding alone makes outputs differ.
         there = replace(huge, **asdict(call))
-        T = there.accepted_length(min(max(32, 2 * tried.prefix), tried.dense_length))
+        T = there.accepted_length(min(max(SHORT, 2 * tried.prefix), tried.dense_length))
         if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # A blocked score of -1e4 wins only where all others are lower, as may be those of few
@@ -475,7 +477,7 @@ def assert_past_used(
 
 def check_past_used(tried: Subject) -> Passed:
     """Some output depends on an earlier input, see `assert_past_used`."""
-    T = tried.accepted_length(min(32, tried.dense_length))
+    T = tried.accepted_length(min(SHORT, tried.dense_length))
     reads = torch.zeros(T, T, dtype=torch.bool)  # (output, input), in any of the states
     remarks = []
     earlier = torch.ones(T, T, dtype=torch.bool).tril(-1)

@@ -179,7 +179,8 @@ def _show_own_traceback(error: BaseException | None) -> None:
     told = traceback.TracebackException.from_exception(error)
     hidden = (str(Path(__file__).parent), "<frozen")
     own = [frame for frame in told.stack if not frame.filename.startswith(hidden)]
-    if not any(f"{Path('/site-packages/')}" not in frame.filename for frame in own):
+    packages = str(Path("/site-packages"))  # with the separator of the system
+    if all(packages in frame.filename for frame in own):
         return
     print("Traceback of your code:", file=sys.stderr)
     print("".join(traceback.format_list(own)), end="", file=sys.stderr)

@@ -98,7 +98,7 @@ def check_padding_ignored(
     T = tried.accepted_length(min(PADDED, tried.dense_length))
     visits = Visits(tried, "padding ")
     wanted = PADDINGS if side == EVERY_SIDE else (side,)
-    sides, refused = _sides_that_are_accepted(tried, wanted, call, T)
+    sides, refused = _accepted_sides(tried, wanted, call, T)
     visits.not_tried += refused
     for state in visits.through(PADDING_STATES):
         # Of a large model, states beside evaluation mode are tried with one side.
@@ -114,7 +114,7 @@ def check_padding_ignored(
     return visits.passed(f"{said}: {', '.join(sides)}")
 
 
-def _sides_that_are_accepted(
+def _accepted_sides(
     tried: Subject, sides: tuple[str, ...], call: Masked, T: int
 ) -> tuple[tuple[str, ...], list[str]]:
     """On which of the sides the model takes padding, and a phrase for the report on each one that
@@ -198,12 +198,14 @@ def _require_unread_in(
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     """CheckFailed if outputs at tokens move as padded tokens are replaced, in a batch of rows with
     different padding and in one row alone; `NotFinite` if outputs at tokens are not finite."""
-    three = padded_rows(side, T)
-    batches = [three, three[-1:]]
-    if tried.rows == 1:
-        batches = [three[1:2], three[-1:]]
-    elif not tried.effort.every_padding:
-        batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
+    without, less, more = padded_rows(side, T).split(1)
+    batches = [torch.cat([without, less, more]), more]
+    if tried.rows == 1:  # it takes one row at a time
+        batches = [less, more]
+    elif not tried.effort.every_padding:  # of a large model
+        batches = [torch.cat([without, less]), more]
+        if side != "left":
+            batches = [torch.cat([less, more])]
     for real in batches:
         rows = len(real)
         padded = replace(tried, rows=rows, call=_with_mask(call, real), seed_each_call=True)
@@ -382,8 +384,8 @@ def assert_documents_separate(
 
 
 def documents_argument(tried: Subject) -> Numbered:
-    """The call with the numbers of documents as the argument of the model that is named so, if
-    there are several one with which calls have worked; CannotCheck if there is none."""
+    """The call that gives the numbers of documents as the argument that is named so; if there are
+    several, as the first with which calls have worked. CannotCheck if there is none."""
     names = [name for name in DOCUMENTS if name in arguments_of(tried.model)]
     if not names:
         raise CannotCheck("give separator, or call(model, ids, document)")

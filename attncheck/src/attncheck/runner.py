@@ -185,7 +185,8 @@ def checkup(
     skipped: list[str] = []
     explained: set[str] = set()
     for title, check in checks.items():
-        if any(r.check in FIRST and r.status == "fault" for r in results) or title in explained:
+        fundamental = any(r.check in FIRST and r.status == "fault" for r in results)
+        if fundamental or title in explained:  # after such a fault, its result means nothing
             skipped.append(title)
             continue
         result = _run_check(title, check)

@@ -328,7 +328,8 @@ class Subject:
         return FOR_LARGE if self.dense_length < min(self.length, DENSE) else FOR_SMALL
 
     def affordable_sequences(self, T: int, share: float = 1.0) -> int:
-        """How many sequences of T inputs may be given in a share of the time of one scan."""
+        """How many sequences of T inputs may be given to the model, at the cost of one scan, or of
+        a share of it."""
         return int(share * MULTIPLICATIONS / (self.multiplications_per_position * T))
 
     @property
@@ -522,7 +523,7 @@ def _subject_that_can_be_called(
                 most = min(
                     MOST_ROWS if rows is None else rows,
                     2 * MOST_NUMBERS // y.numel(),  # y is of 2 rows
-                    max(2, made.affordable_sequences(made.length, 4.0)),  # the time of 4 scans
+                    max(2, made.affordable_sequences(made.length, share=4.0)),
                 )
                 return replace(made, rows=_most_rows(made, most))
     raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
@@ -818,8 +819,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference of a from b, as a share of b's standard deviation; of the largest of
-    b if that is 0, and itself if b is 0 throughout."""
+    """The largest difference of a from b, divided by b's standard deviation; if that is 0, by b's
+    largest number; and if b is 0 throughout, by 1. 0 if both are empty."""
     if not b.numel():
         return 0.0
     spread = float(b.std()) if b.numel() > 1 else 0.0
