@@ -401,8 +401,8 @@ def projections(options: argparse.Namespace) -> Section:
             )
         rows.append(cells)
     note = (
-        f"Forward and backward of the projections alone, fp32, {tokens} tokens. Ratios are medians "
-        "over rounds, and their range."
+        f"Forward and backward of the projections alone, fp32, {tokens} tokens. Ratios are "
+        "medians over rounds, with their range."
     )
     return ["C", "one matrix, ms", "three, one = 1", "three a head, one = 1"], rows, note
 
