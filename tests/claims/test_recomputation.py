@@ -248,7 +248,7 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
         if prediction.get("role", "for") == "for" and len(finding.scores) == 2:
             said = first_time[finding.key][finding.name]
             if without_room(prediction, said, [*finding.scores.values()][1]):
-                assert judged.doubt(finding)
+                assert judged.why_open(finding)
                 first_time[finding.key]["no room"] = Said("open")
     assert verdict_on_claim(claim, first_time, second_time) == judged.verdict
     first_time = recomputed(claim, rows)

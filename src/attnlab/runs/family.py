@@ -8,30 +8,32 @@ from attnlab.runs.compare import BETTER_OR_WORSE, Comparison, Question, equal_wi
 from attnlab.runs.seed_statistics import chance_of_wrong_verdict, stand_after_holm
 
 LEVEL = 0.05  # of Holm's correction: the chance that any verdict that stands is wrong, at most
-Of = TypeVar("Of", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Family(Generic[Of]):
+class Family(Generic[Key]):
     """What counting seeds answers to several questions together."""
 
     any_wrong: float  # the chance that any of the verdicts is wrong, at most
     # Of each question that had enough seeds, whether its verdict stands after Holm's correction;
     # False for what is open.
-    stands: Mapping[Of, bool]
-    decided: Sequence[Of]
+    stands: Mapping[Key, bool]
+    decided: Sequence[Key]
 
-    def mark(self, key: Of) -> str | None:
+    def mark(self, key: Key) -> str | None:
         """Whether a verdict stands or falls beside the others; None for what is open or alone."""
         if len(self.stands) < 2 or key not in self.decided:
             return None
         return "stands" if self.stands[key] else "falls"
 
 
-def family_of_answers(answers: Mapping[Of, tuple[str, int]]) -> Family[Of]:
-    """A family of answers, each in a word, which may be "open", with the seeds that it needed."""
+def family_of_answers(answers: Mapping[Key, tuple[str, int]]) -> Family[Key]:
+    """The family of some answers: by question, the answer in a word, "open" if undecided, and the
+    number of seeds after which it was given."""
     wrong = {key: chance_of_wrong_verdict(seeds) for key, (_, seeds) in answers.items()}
     decided = [key for key, (answer, _) in answers.items() if answer != "open"]
+    # At 1.0, what is open does not stand.
     chances = [chance if key in decided else 1.0 for key, chance in wrong.items()]
     stands = dict(zip(wrong, stand_after_holm(chances, LEVEL), strict=True))
     return Family(min(1.0, sum(wrong.values())), stands, decided)
@@ -46,7 +48,8 @@ def questions_of(within: float | None) -> list[Question]:
 
 
 def family_of(comparisons: Sequence[Comparison], within: float | None = None) -> Verdicts:
-    """All verdicts of comparisons that had enough seeds."""
+    """The answers to all questions that had enough seeds, as a family; with a margin `within`,
+    also those on equality."""
     answers = {}
     for c in comparisons:
         for question in questions_of(within):

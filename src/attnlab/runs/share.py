@@ -37,7 +37,7 @@ def share_of(loss: Sequence[float], none: Sequence[float], sdpa: Sequence[float]
     """
     arms = {"it": loss, "none": none, "sdpa": sdpa}
     lost = [arm for arm, losses in arms.items() if not all(map(math.isfinite, losses))]
-    gains = [a - b for a, b in zip(none, sdpa, strict=True)]
+    gains = [a - b for a, b in zip(none, sdpa, strict=True)]  # what attention gives each seed
     if lost:
         return Share(why=f"{' and '.join(lost)} diverged")
     if len(gains) < FEWEST_FOR_SHARE:
@@ -66,8 +66,8 @@ def shares_of(comparisons: Sequence[Comparison]) -> dict[str, Share]:
         if sdpa is None or "sdpa" not in sdpa.unchanged_variants:
             continue
         if "none" in none.group.unchanged_variants:
-            like = [c for c in comparisons if len(c.pairs) and c.baseline is sdpa]
-            found |= {c.label: share_between(c, none) for c in like}
+            with_this_sdpa = [c for c in comparisons if len(c.pairs) and c.baseline is sdpa]
+            found |= {c.label: share_between(c, none) for c in with_this_sdpa}
     return found
 
 
@@ -82,7 +82,8 @@ def share_between(c: Comparison, none: Comparison) -> Share:
 
 
 def share_sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
-    """What a setting keeps, in words; or why there is no number."""
+    """What the setting `name` keeps of what attention gives, in a sentence; `rates` says at which
+    learning rates, in words. Where there is no number, the sentence says why."""
     if share.why:
         return f"No share of what attention gives for {name}: {share.why}."
     n = len(share.by_seed)

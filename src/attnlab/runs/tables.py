@@ -37,9 +37,9 @@ ELLIPSIS = "..."
 def comparison_table(
     comparisons: Sequence[Comparison], columns: Sequence[str] = (), within: float | None = None
 ) -> pd.DataFrame:
-    """A row for each setting, for any output: means over the seeds that did not diverge, and the
-    median difference with its interval, in which a seed that diverged counts as infinitely bad.
-    Where a model reads the future, the verdict is "leak", and there is no difference. With a
+    """A row for each setting, as all outputs show it: means over the seeds that did not diverge,
+    and the median difference with its interval, in which a seed that diverged counts as infinitely
+    bad. Where a model reads the future, the verdict is "leak", and there is no difference. With a
     margin, the column `within` says whether the losses are equal within it. Where several settings
     are judged, `holm` says which verdicts stand together."""
     rows = []
@@ -78,7 +78,7 @@ def comparison_table(
 
 
 def seeds_that_agree(c: Comparison) -> str | None:
-    """How many seeds are on the side of the median, as in "3 of 3 worse"; None without
+    """How many seeds are on the side of the median difference, as in "3 of 3 worse"; None without
     pairs, or where a model reads the future."""
     if c.pairs.empty or c.reads_ahead:
         return None
@@ -87,7 +87,8 @@ def seeds_that_agree(c: Comparison) -> str | None:
 
 
 def verdict_in_a_word(c: Comparison) -> str:
-    """The verdict of a row: baseline, leak, worse, better, open, or nothing without pairs."""
+    """The verdict of a row: baseline, leak, worse, better or open; empty without pairs. A setting
+    whose runs read the future is a leak, with or without pairs."""
     if c.reads_ahead or median_of(c.runs, "attn/future_mass") > READS_AHEAD:
         return "leak"
     if c.is_baseline:
@@ -125,8 +126,8 @@ def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
-    """The mean of a column over the seeds that did not diverge; its different texts, if it has no
-    number."""
+    """The mean of a column over the seeds that did not diverge; of a column of texts, the
+    different ones, with commas between them."""
     values = known_column(runs, key)
     numbers = numbers_of(runs, key)
     if len(numbers) or pd.api.types.is_numeric_dtype(values):
@@ -135,15 +136,15 @@ def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
 
 
 def how_they_ended(runs: pd.DataFrame) -> str:
-    """How the runs ended, as in "2 finished, 1 diverged at 30"."""
+    """How the runs ended, as in "2 finished, 3 diverged at 30-50": at steps from 30 to 50."""
     parts = []
     for status, those in runs.groupby("status", sort=False):
         words = status if len(those) == len(runs) else f"{len(those)} {status}"
         if status in ("stopped", "diverged"):
             steps = sorted({*map(int, those["step"].dropna())})
-            ends = dict.fromkeys([*steps[:1], *steps[-1:]])
-            if ends:
-                words += f" at {'-'.join(map(str, ends))}"
+            first_and_last = dict.fromkeys([*steps[:1], *steps[-1:]])  # one if they are equal
+            if first_and_last:
+                words += f" at {'-'.join(map(str, first_and_last))}"
         parts.append(words)
     return ", ".join(parts)
 
@@ -162,16 +163,16 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     leaving += [[name] for name in reversed(keep) if name in left]
     leaving = [*filter(None, leaving)]
     cells = readable_cells(table)
-    enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
+    room_wanted = min(NARROWEST_LABEL, max(map(len, cells["run"])))
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
-        room = width - 1 - max(map(len, text))
+        room = width - 1 - max(map(len, text))  # of the labels, which a space follows
         labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
-        if fits and room >= enough:
+        if fits and room >= room_wanted:
             break
-        if not leaving or {*left} <= {*leaving[0]}:
+        if not leaving or {*left} <= {*leaving[0]}:  # one column stays, however wide
             break
         gone += leaving[0]
         left = [name for name in left if name not in leaving[0]]
@@ -195,8 +196,8 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
 
 
 def readable_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with its shares as percentages, and blanks where a whole number or a text is
-    missing."""
+    """The cells of a table as a reader sees them: the column `keeps` as percentages, "-" without a
+    share, and a blank where another value, which is no float, is missing."""
     cells = {}
     for name in table:
         column = table[name]
@@ -214,13 +215,14 @@ def four_digits(x: float) -> str:
 
 
 def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
-    """Labels of at most so many characters, if they stay unique: without the start that all
-    values of a setting share, then without their middle."""
+    """Labels of at most `room` characters: without the start that all values of a setting share,
+    then without their middle. They are longer where they would not stay unique."""
     longest = max(map(len, labels))
     if longest <= room:
         return [*labels]
     labels = without_shared_starts(labels)
-    for most in range(max(room, len(ELLIPSIS) + 2), longest):
+    shortest = len(ELLIPSIS) + 2  # a character on each side of it
+    for most in range(max(room, shortest), longest):
         short = [without_middle(label, most) for label in labels]
         if len({*short}) == len({*labels}):
             return short
@@ -242,15 +244,19 @@ def without_shared_starts(labels: Sequence[str]) -> list[str]:
 
 
 def shared_start(texts: Sequence[str]) -> str:
-    """The characters with which all texts begin, up to the last slash if they are equal."""
+    """The characters with which all texts begin. Of equal texts, which may be one, only the part
+    up to the last slash, so that the name of a file is left when the start is taken away."""
     start = os.path.commonprefix([*texts])  # noqa: RUF071  # by characters, as meant
-    return start[: start.rfind("/") + 1] if len({*texts}) == 1 else start
+    all_are_equal = len({*texts}) == 1
+    return start[: start.rfind("/") + 1] if all_are_equal else start
 
 
 def without_middle(label: str, most: int) -> str:
-    """A label of at most so many characters, by its start and its end."""
+    """A label of at most `most` characters: if it is longer, its start and its end around "...".
+    Of an odd number of characters that are kept, the start has one more."""
     if len(label) <= most:
         return label
     kept = most - len(ELLIPSIS)
-    head = kept - kept // 2
-    return label[:head] + ELLIPSIS + label[len(label) - kept // 2 :]
+    end_length = kept // 2
+    start_length = kept - end_length
+    return label[:start_length] + ELLIPSIS + label[len(label) - end_length :]

@@ -76,7 +76,8 @@ def callback_settings(callback: L.Callback) -> Settings:
 
 
 def is_plain(value: object) -> bool:
-    """Whether YAML has a value as it is: a text, a number, true, None, or a list of such ones."""
+    """Whether YAML has a value as it is: a text, a number, a truth value, None, or a list of
+    these."""
     if isinstance(value, list | tuple):
         return all(isinstance(x, PLAIN) for x in value)
     return isinstance(value, PLAIN)

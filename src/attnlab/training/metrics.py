@@ -54,7 +54,7 @@ def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, o
     for callback in callbacks:
         if isinstance(callback, Probe):
             probes |= callback.record
-    x, _ = lit.data.windows("val", lit.net.block_size, 2)
+    x, _ = lit.data.windows("val", lit.net.block_size, 2)  # two texts, (2, T)
     with eval_mode(lit.net), trainer.precision_plugin.forward_context():
         # Whatever the probes are, a run that reads the future has to say so.
         probes["attn/future_mass"] = mean_future_mass(lit.net, x.to(lit.device))
@@ -111,8 +111,8 @@ def data_metrics(lit: GPTModule) -> dict[str, object]:
         from attnlab.trained.evaluation import at_lengths, by_position
 
         if data.is_task:
-            whole = by_position(lit.net, lit.held_out("val"), lit.net.block_size)
-            measures["val_accuracy"] = whole["accuracy"]
+            at_own_length = by_position(lit.net, lit.held_out("val"), lit.net.block_size)
+            measures["val_accuracy"] = at_own_length["accuracy"]
         if lengths:
             longer = at_lengths(lit.net, data, lengths, lit.settings.model, lit.settings.attn)
             measures["by_length"] = {
@@ -146,6 +146,7 @@ def provenance(trainer: L.Trainer, lit: GPTModule) -> dict[str, object]:
 def git_commit() -> str | None:
     """The commit of attnlab's clone, with + if files differ from it; None outside of a clone."""
     command = ["git", "-C", str(SOURCE), "describe", "--always", "--dirty=+"]
+    # In this locale, messages are ASCII, which Python can decode in any other one.
     done = subprocess.run(
         command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
     )

@@ -42,6 +42,7 @@ class NotebookProgress(L.Callback):
         self._begun = self._shown = 0.0
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
+        """Show the bar, which later calls update in place."""
         from IPython.display import HTML, display
 
         self._first = trainer.global_step

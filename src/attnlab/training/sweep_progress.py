@@ -28,7 +28,7 @@ def runs_of(typed: Sequence[str], params: Mapping[str, str]) -> list[tuple[str, 
         if isinstance(override.value(), Glob):
             return None
         key = override.get_key_element()
-        choices[key.lstrip("+")] = [word]
+        choices[key.lstrip("+")] = [word]  # instead of an earlier one of this key
         if override.is_sweep_override():
             values = override.sweep_string_iterator()
             choices[key.lstrip("+")] = [f"{key}={value}" for value in values]
@@ -43,6 +43,7 @@ def runs_at_once(devices: int | str = 1) -> int:
 
     if devices not in (1, "1", "auto"):
         return 1
+    # Without an import of torch, which takes seconds; an empty variable hides all GPUs.
     has_gpu = shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     return min(cpu_count(), 4) if has_gpu else cpu_count()
 
@@ -88,7 +89,7 @@ def note_end_of_run(sweep: Path, number: int) -> str:
 
 
 def readable_duration(seconds: float) -> str:
-    """A duration in the unit that reads best."""
+    """A duration in seconds, minutes or hours, so that the number is short: "40 s", "5 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

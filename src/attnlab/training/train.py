@@ -35,7 +35,7 @@ def train(
     cfg, variant = composed_from(words, config_dir)
     config = read_config(cfg)
     if "tensorboard" in config.loggers:
-        with interrupts_wait():
+        with interrupts_wait():  # Ctrl-C in this import would leave it half done for good
             import torch.utils.tensorboard  # noqa: F401
     config, named = with_callbacks(config, callbacks)
     overrides = [*words, *named]

@@ -44,10 +44,10 @@ class Workers:
     def __init__(self, at_once: int, environment: Mapping[str, str] | None = None) -> None:
         if not isinstance(at_once, int) or at_once < 1:
             raise BadInput(f"{at_once} runs at once are not possible; at least 1 is needed")
-        threads = str(max(cpu_count() // at_once, 1))
-        shared = {name: os.environ.get(name, threads) for name in THREADS}
+        share_of_cores = str(max(cpu_count() // at_once, 1))
+        threads = {name: os.environ.get(name, share_of_cores) for name in THREADS}
         self.at_once = at_once
-        self.environment = shared | dict(environment or {})
+        self.environment = threads | dict(environment or {})
         self._all: list[ProcessPoolExecutor] = []
         self._idle: list[ProcessPoolExecutor] = []
 
@@ -60,14 +60,16 @@ class Workers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Let the workers end after their runs; at once if an error ends the block, since a run
+        can be resumed."""
         for worker in self._all:
-            worker.shutdown(kill_workers=kind is not None)  # a run can be resumed
+            worker.shutdown(kill_workers=kind is not None)
 
     def each(
         self, function: Callable[..., Returned], calls: Iterable[CallArguments]
     ) -> Iterator[tuple[CallArguments, "Future[Returned]"]]:
-        """Call a function with each tuple of arguments, and give these when the call has ended,
-        with its result or error; WorkerDied if its process died.
+        """Call a function in the workers with each tuple of arguments. Yields, as calls end, their
+        arguments and a future with the result or error; WorkerDied if the process died.
 
         The next arguments are taken when a worker is free for them.
         """
@@ -93,7 +95,8 @@ class Workers:
     def _submit(
         self, function: Callable[..., Returned], call: CallArguments
     ) -> tuple[ProcessPoolExecutor, "Future[Returned]"]:
-        """Hand a call to a worker that has nothing to do, or to a new one."""
+        """Hand a call to a worker that has nothing to do, or to a new one; returns both, the
+        worker and the future of the call."""
         while self._idle:
             worker = self._idle.pop()
             with suppress(BrokenProcessPool):  # it died since its last run
