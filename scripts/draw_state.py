@@ -14,7 +14,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.ranking import Protocol, at_n_and_4n, trial
+from attnlab.claims.ranking import Protocol, rows_at_n_and_4n, trial_of
 from attnlab.claims.rows import COMMITTED, Rows
 from attnlab.claims.trials import read_test
 from attnlab.plotting.drawing import as_svg, color_of_label, styled
@@ -37,10 +37,10 @@ class Point(NamedTuple):
 def points(task_name: str) -> Iterator[Point]:
     """The variants of the ranking whose test on a task is complete, and that have a state."""
     protocol = Protocol.read(RANKING)
-    rows = at_n_and_4n(Rows(protocol.folder / COMMITTED))
+    rows = rows_at_n_and_4n(Rows(protocol.folder / COMMITTED))
     task = protocol.tasks[task_name]
     for name, arm in protocol.arms.items():
-        mine = trial(protocol, name, task, times=1)
+        mine = trial_of(protocol, name, task, times=1)
         found = read_test(mine, rows, mine.seeds)
         if arm.control or found.missing or "cached" not in found.rows[0]["values"]["costs"]:
             continue

@@ -16,7 +16,7 @@ import attnlab
 from attnlab.api import TrainedRun
 from attnlab.claims.rows import machine, open_rows
 from attnlab.claims.trials import Row, Run
-from attnlab.claims.work import used_set
+from attnlab.claims.work import instruction_set_used
 from scripts.fill_pages import FLOORS, ROOT, floor_runs
 
 Values = dict[str, float]
@@ -35,7 +35,9 @@ def trained_row(
         "status": trained.metrics["status"],
         "values": values_of(trained),
         "cpu_seconds": round(time.process_time() - began, 1),
-        "instruction_set": used_set(trained.metrics["device"], trained.metrics["instruction_set"]),
+        "instruction_set": instruction_set_used(
+            trained.metrics["device"], trained.metrics["instruction_set"]
+        ),
         "commit": commit,
         "machine": machine(),
     }

@@ -9,7 +9,7 @@ from attnlab.claims.claim_page import processors_in_words
 from attnlab.claims.finding import rows_of_arm
 from attnlab.claims.judged_claim import instruction_set_of_repetition, judge_claim, missing_again
 from attnlab.claims.trials import Run
-from attnlab.claims.work import used_set
+from attnlab.claims.work import instruction_set_used
 
 RATES = (0.003, 0.01, 0.03)
 PREDICTIONS = {
@@ -129,4 +129,4 @@ def test_the_set_is_one_that_the_rows_do_not_have():
 )
 def test_the_instruction_set_of_a_row(monkeypatch, machine, device, capability, used):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    assert used_set(device, capability) == used
+    assert instruction_set_used(device, capability) == used

@@ -4,11 +4,11 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import (
-    came_out,
     difference_of_conditions,
-    in_digits,
     median_in_words,
+    rounded_by_spread,
     share_in_words,
+    verdict_and_where,
     whole_percent,
 )
 from attnlab.claims.judged_claim import judge_claim
@@ -123,7 +123,7 @@ def test_a_page_says_if_best_rates_differ(tmp_path, best_of_b, ends_in):
     ],
 )
 def test_a_number_that_is_rounded_to_0_has_no_minus(value, spread, digits):
-    assert in_digits(value, spread) == digits
+    assert rounded_by_spread(value, spread) == digits
 
 
 @pytest.mark.parametrize(("share", "words"), [(-0.004, "0 %"), (-0.006, "-1 %"), (0.5, "50 %")])
@@ -150,4 +150,4 @@ def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, w
 )
 def test_a_page_says_that_nothing_follows_from_a_control_that_is_not_confirmed(losses, fails):
     result = judged(["a"], [losses], role="control")
-    assert ("nothing follows" in came_out(result)) == fails
+    assert ("nothing follows" in verdict_and_where(result)) == fails

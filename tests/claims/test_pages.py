@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, find_claims
-from attnlab.claims.claim_page import all_claims, figure_of, page_block
+from attnlab.claims.claim_page import block_of_all_claims, figure_of, page_block
 from attnlab.claims.declared import git
 from attnlab.claims.elsewhere import committed_rows
 from attnlab.claims.judged_claim import judge_claim, judge_files
@@ -49,8 +49,8 @@ def test_the_page_and_figure_of_a_claim_are_those_of_its_rows(claim: Claim) -> N
 
 def test_the_table_of_all_claims_is_that_of_their_rows() -> None:
     judged = [judge_files(claim, ROWS) for claim in CLAIMS]
-    assert all_claims(judged) == published(EXPERIMENTS / "README.md")
-    assert all_claims(judged) != all_claims(judged[:-1])
+    assert block_of_all_claims(judged) == published(EXPERIMENTS / "README.md")
+    assert block_of_all_claims(judged) != block_of_all_claims(judged[:-1])
 
 
 def test_the_page_of_the_ranking_is_that_of_its_rows() -> None:

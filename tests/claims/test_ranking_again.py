@@ -6,8 +6,8 @@ import pytest
 
 from attnlab.claims.ranking import LONG, Protocol, missing_of_ranking, ranking_table
 from attnlab.claims.ranking_page import cell_in_words, notes_on
-from attnlab.claims.ranking_plan import StandIn, most_similar, rate_of_run, runs_ahead
-from attnlab.claims.ranking_work import cells_with_verdict, missing_again_of_cells, sample_of_cells
+from attnlab.claims.ranking_plan import BaselineRun, most_similar, rate_of_run, runs_ahead
+from attnlab.claims.ranking_work import keys_with_verdict, missing_again_of_cells, sample_of_cells
 from attnlab.claims.trials import Run, is_pilot
 
 N = 10
@@ -73,7 +73,7 @@ def worse_in(seeds: int) -> Loss:
 def test_a_verdict_that_changes_with_the_instruction_set_is_open(loss, part, verdict, then):
     protocol = protocol_of("x")
     rows = run_all(protocol, ["x"], better)
-    cells = cells_with_verdict(protocol, ranking_table(protocol, rows, ["x"]), quick=False)
+    cells = keys_with_verdict(protocol, ranking_table(protocol, rows, ["x"]), quick=False)
     missing = missing_again_of_cells(protocol, rows, {}, cells)
     repeated = missing[: int(part * len(missing) / 4)] if part < 1 else missing
     again = {run: row_of(run, loss(run), "SSE4.2") for run in repeated}
@@ -91,7 +91,7 @@ def test_the_test_of_a_variant_and_its_baseline_is_repeated_once():
     protocol = protocol_of("x")
     rows = run_all(protocol, ["x"], better)
     table = ranking_table(protocol, rows, ["x"])
-    cells = cells_with_verdict(protocol, table, quick=False)
+    cells = keys_with_verdict(protocol, table, quick=False)
     missing = missing_again_of_cells(protocol, rows, {}, cells)
     assert len(missing) == len(set(missing)) == 2 * 2 * 10  # variants, tasks, seeds
     assert {rate_of_run(run) for run in missing} == {3e-3}
@@ -102,7 +102,7 @@ def test_the_test_of_a_variant_and_its_baseline_is_repeated_once():
     assert (
         missing_again_of_cells(protocol, {}, again, cells) == []
     )  # without pilots, no rate is known
-    quick = cells_with_verdict(protocol, table, quick=True)
+    quick = keys_with_verdict(protocol, table, quick=True)
     assert quick == [("x", "text", 1)]
 
 
@@ -117,7 +117,7 @@ def test_a_sample_has_close_cells_and_keeps_them_when_a_variant_is_added():
     def sample(variants: list[str]) -> list:
         protocol = protocol_of(*variants)
         table = ranking_table(protocol, run_all(protocol, variants, loss), variants)
-        return sample_of_cells(table, cells_with_verdict(protocol, table, quick=False))
+        return sample_of_cells(table, keys_with_verdict(protocol, table, quick=False))
 
     fewer = sample(names[:-1])
     more = sample(names)
@@ -160,5 +160,5 @@ def test_a_plan_counts_all_runs_of_a_variant_that_comes_out_as_its_baseline(quic
     [(1e-3, 1, (1e-3, 1)), (2e-3, 0, (1e-3, 0)), (5e-3, 1, (1e-2, 1)), (1e-2, 9, (1e-2, 0))],
 )
 def test_a_run_comes_out_as_that_of_the_nearest_rate_and_of_its_seed(rate, seed, chosen):
-    stand_ins = [StandIn(r, s, {"made": (r, s)}) for r in (1e-3, 1e-2) for s in (0, 1)]
-    assert most_similar(Run((f"optim.lr={rate:g}",), seed), stand_ins) == {"made": chosen}
+    baseline_runs = [BaselineRun(r, s, {"made": (r, s)}) for r in (1e-3, 1e-2) for s in (0, 1)]
+    assert most_similar(Run((f"optim.lr={rate:g}",), seed), baseline_runs) == {"made": chosen}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.claims.ranking import Protocol, find_ranking, is_without_pattern, with_own
+from attnlab.claims.ranking import Protocol, find_ranking, is_without_pattern, with_own_variant
 from attnlab.claims.ranking_page import ranking_report
 from attnlab.commands import claims
 from tests.cli import attnlab
@@ -14,7 +14,7 @@ OWN = "attn._target_=tests.attention.researchers."
 
 def with_layer(name: str) -> tuple[Protocol, str]:
     """The ranking with a layer of the tests, and its name there."""
-    return with_own(find_ranking(), [OWN + name])
+    return with_own_variant(find_ranking(), [OWN + name])
 
 
 @pytest.mark.parametrize(("layer", "patternless"), [("Delta", True), ("Told", False)])

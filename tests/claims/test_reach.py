@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.claim_page import came_out, power_in_words
+from attnlab.claims.claim_page import power_in_words, verdict_and_where
 from attnlab.claims.finding import Finding
 from attnlab.claims.judge import power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim
-from attnlab.claims.reach import reach_line, risk_in_words, verdict_words, why_limited
+from attnlab.claims.reach import reach_line, reasons_for_words, risk_in_words, verdict_words
 from attnlab.claims.trials import Run
 from attnlab.runs.seed_statistics import chance_of_wrong_verdict
 
@@ -80,7 +80,7 @@ def test_a_verdict_names_what_it_lacks(tmp_path, settings, of_claim, again, word
     assert verdict_words(judged) == words
     lacking = {"steps": "second length", "rate": "best rate", "processor": "second processor"}
     for word, reason in lacking.items():
-        assert (word in words) == (reason in why_limited(judged))
+        assert (word in words) == (reason in reasons_for_words(judged))
 
 
 def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
@@ -156,8 +156,8 @@ def test_rows_of_another_file_that_say_otherwise_make_it_undecided(tmp_path, the
     rows = rows_of(claim, {"a": 2.0, "b": 1.0})
     judged = judge_claim(claim, rows, committed=others_of(tmp_path, **there))
     assert judged.verdict == verdict
-    assert ("other" in came_out(judged)) == (verdict == "undecided")
-    assert ("other" in why_limited(judged)) == (verdict == "undecided")
+    assert ("other" in verdict_and_where(judged)) == (verdict == "undecided")
+    assert ("other" in reasons_for_words(judged)) == (verdict == "undecided")
 
 
 def test_what_is_open_here_and_decided_elsewhere_may_contradict_the_sentence(tmp_path):
@@ -212,7 +212,7 @@ def test_a_help_is_not_denied_where_there_is_no_room(tmp_path, bounds, scores, v
         of_run["values"]["val_accuracy"] = scores[0 if is_first else 1]
     judged = judge_claim(claim, rows)
     assert judged.verdict == verdict
-    assert ("no room" in came_out(judged)) == (verdict == "undecided")
+    assert ("no room" in verdict_and_where(judged)) == (verdict == "undecided")
 
 
 def test_the_power_of_the_rule_is_computed():

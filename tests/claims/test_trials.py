@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judged_claim import judge_claim, missing_runs
-from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own
+from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own_variant
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_until_missing
 from attnlab.claims.work import composed
@@ -167,12 +167,12 @@ def test_a_variant_of_the_command_line_is_ranked_by_published_rows():
         ("attn=rotary model.positions=none", f"rotary {alone}", "sdpa, no positions"),
         ("attn._target_=my.Layer +attn.k=2", "my.Layer +attn.k=2", "sdpa"),
     ]:
-        own, found = with_own(protocol, typed.split())
+        own, found = with_own_variant(protocol, typed.split())
         assert (found, own.partner(found)) == (name, partner)
         assert bool(missing_of_ranking(own, rows, [found], quick=False)) == ("my.Layer" in name)
     for typed in (alone, f"attn=rotary {alone} model.n_head=1", "attn=rotary optim.lr=1"):
         with pytest.raises(BadInput):
-            with_own(protocol, typed.split())
+            with_own_variant(protocol, typed.split())
 
 
 def test_words_of_an_arm_that_hydra_refuses_are_explained_as_by_the_command() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.claims.attempts import attempts_of
 from attnlab.claims.claim import Claim, find_claims
-from attnlab.claims.claim_page import all_claims, came_out, claim_report
+from attnlab.claims.claim_page import block_of_all_claims, claim_report, verdict_and_where
 from attnlab.claims.declared import git
 from attnlab.claims.judged_claim import judge_claim, judge_files
 from attnlab.claims.ranking import Protocol, ranking_table
@@ -39,7 +39,7 @@ def test_a_withdrawn_claim_is_undecided_whatever_its_predictions_say():
     as_it_was, withdrawn = judged(), judged(withdrawn="Too short.")
     assert (as_it_was.verdict, withdrawn.verdict) == ("holds", "undecided")
     assert withdrawn.verdict_of_predictions == "holds"
-    for said in (came_out, lambda each: all_claims([each])):
+    for said in (verdict_and_where, lambda each: block_of_all_claims([each])):
         assert "Too short." not in said(as_it_was)
         assert "Too short." in said(withdrawn)
 

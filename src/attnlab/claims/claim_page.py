@@ -20,9 +20,9 @@ from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
     processors_of,
     reach_line,
+    reasons_for_words,
     risk_in_words,
     verdict_words,
-    why_limited,
 )
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run, instruction_set_of
@@ -79,16 +79,18 @@ def claim_report(
     fresh: bool = False,
     warning: str = "",
 ) -> str:
-    """What came out, for the terminal; with `fresh`, also how far it is from committed rows."""
+    """What the terminal shows of a claim: with `pilots`, only the table of what they say; or else
+    the verdict, its reach, the table, and the warning, or why it is exploratory, if there is one.
+    With `fresh`, also how far the values are from those of the committed rows."""
     if pilots:
         return prediction_table(judge_claim(claim, rows, pilots=True))
     judged = judge_claim(claim, rows, again=again, committed=committed)
     paragraphs = [
-        came_out(judged),
+        verdict_and_where(judged),
         reach_paragraph(judged),
         processors_in_words(judged),
         prediction_table(judged),
-        others_in_words(judged),
+        rows_of_others_in_words(judged),
     ]
     if why := judged.why_exploratory() or warning:
         paragraphs.append(why)
@@ -98,9 +100,10 @@ def claim_report(
 
 
 def distance_from_committed(judged: JudgedClaim) -> str:
-    """How many values are those of the committed rows, and the largest difference."""
+    """How many values of seeds are equal to those of the committed rows, the largest difference,
+    and how many are a number on one side alone."""
     then = judge_claim(judged.claim, Rows(judged.claim.folder / COMMITTED))
-    differences = []
+    differences = []  # NaN where one of both is no number
     for now, before in zip(judged.findings, then.findings, strict=True):
         for x, y in zip(now.values, before.values, strict=False):
             same = x == y or (math.isnan(x) and math.isnan(y))
@@ -113,8 +116,9 @@ def distance_from_committed(judged: JudgedClaim) -> str:
 
 
 def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
-    """Write the figures and pages of claims from their committed rows, and the table of all if all
-    are given. Yields each file once it is written; BadInput if rows are not of a declared test."""
+    """Write the figures and pages of claims from the committed rows, and the page of all claims if
+    all of their directory are given. Yields each file once it is written. BadInput if rows were
+    lost, or are not of a declared test."""
     published = []
     committed = committed_rows(claims[0].folder.parent)
     for claim in claims:
@@ -127,15 +131,15 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
             figure = claim.folder / "figure.svg"
             figure.write_text(figure_of(judged), encoding="utf-8")
             yield figure
-        readme = claim.folder / "README.md"
-        rows = Rows(claim.folder / COMMITTED)
-        fill_page(readme, page_block(judged, attempts_of(claim, rows)))
-        yield readme
-    table = claims[0].folder.parent / "README.md"
-    are_all = len(claims) == len(list(table.parent.glob("*/claim.yaml")))
+        page = claim.folder / "README.md"
+        rows = committed.get(claim.folder / COMMITTED, {})
+        fill_page(page, page_block(judged, attempts_of(claim, rows)))
+        yield page
+    page_of_all = claims[0].folder.parent / "README.md"
+    are_all = len(claims) == len(list(page_of_all.parent.glob("*/claim.yaml")))
     if are_all:
-        fill_page(table, all_claims(published))
-        yield table
+        fill_page(page_of_all, block_of_all_claims(published))
+        yield page_of_all
 
 
 def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
@@ -151,14 +155,14 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         f"again and compares: {len(rows)} runs, {minutes} CPU minutes."
     )
     paragraphs = [
-        came_out(judged),
+        verdict_and_where(judged),
         reach_paragraph(judged),
         difference_of_conditions(judged),
         processors_in_words(judged),
         figure if drawn_findings(judged) else "",
         repeat if rows else "",
         f"## Predictions\n\n{ABOUT_PREDICTIONS}\n\n{prediction_table(judged)}",
-        others_in_words(judged),
+        rows_of_others_in_words(judged),
         ladders(judged),
         f"## Arms\n\n{ABOUT_ARMS}\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
@@ -170,17 +174,20 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
 
 
 def folded(summary: str, text: str) -> str:
-    """A part of the page that is shown after a click."""
+    """A part of a page of which only the summary is shown before a click."""
     return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
-def came_out(judged: JudgedClaim) -> str:
-    """The verdict, and where the sentence is true, false and undecided, in the author's words."""
+def verdict_and_where(judged: JudgedClaim) -> str:
+    """The sentence and its verdict; that it was withdrawn, or is contradicted by the rows of
+    others; and where it is true, false and undecided, in the author's words. Controls that are as
+    they must be, and predictions that do not decide, are left out."""
     where: dict[str, list[str]] = {"True": [], "False": [], "Undecided": []}
     for key, evidence in judged.evidence().items():
         prediction = judged.claim.predictions[key]
         says = prediction.says.rstrip(".")
         condition = prediction.where or says
+        # Without its control, the sentence is undecided, whatever the others say.
         if evidence.role == "control" and evidence.verdict != "confirmed":
             where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}")
         elif evidence.is_undecided:
@@ -202,23 +209,24 @@ def came_out(judged: JudgedClaim) -> str:
 
 
 def doubt_in_words(judged: JudgedClaim, key: str) -> str:
-    """Why a prediction is open although its rows decide it, in parentheses; or nothing."""
+    """Why a prediction, by its key, is open: that it is not trained yet, or why its own rows,
+    which decide it, do not count. In parentheses; empty if its seeds simply do not decide."""
     doubts: dict[str, None] = {}  # in order, each once
     for finding in judged.findings:
         if finding.key == key:
-            why = judged.why_open(finding) if finding.values else not_trained(finding)
+            why = judged.why_open(finding) if finding.values else not_trained_yet(finding)
             doubts |= {why: None} if why else {}
     return f" ({'; '.join(doubts)})" if doubts else ""
 
 
-def not_trained(finding: Finding) -> str:
-    """Says that a prediction has no seed yet, and how many runs come next."""
+def not_trained_yet(finding: Finding) -> str:
+    """That a prediction has no seeds yet, and how many runs of it come next, in words."""
     return f"not trained yet: {len(finding.missing)} runs come next"
 
 
 def short_verdict(judged: JudgedClaim) -> str:
-    """The verdict on the sentence with its reach; for one that does not hold, what was shown
-    instead; and whether it was withdrawn."""
+    """The verdict on the sentence with its reach, or that it was withdrawn; if the sentence does
+    not hold, with what was shown instead, where the claim says so."""
     if judged.claim.withdrawn:
         return f"{judged.verdict}, withdrawn"
     if judged.verdict == "does not hold" and judged.claim.otherwise:
@@ -227,7 +235,7 @@ def short_verdict(judged: JudgedClaim) -> str:
 
 
 def verdict_in_words(judged: JudgedClaim) -> str:
-    """The verdict on the sentence, and why it was withdrawn."""
+    """The verdict on the sentence as `short_verdict` has it and, if it was withdrawn, why."""
     why = judged.claim.withdrawn
     return f"{short_verdict(judged)}: {why.rstrip('.')}" if why else short_verdict(judged)
 
@@ -241,9 +249,9 @@ class Conditions(NamedTuple):
 
 
 def difference_of_conditions(judged: JudgedClaim) -> str:
-    """For a sentence that holds in part: in what the nearest true and false conditions differ.
-
-    If that is more than one thing, it was not shown which of them decides.
+    """For a sentence that holds in part: in which settings a finding that says it is true differs
+    from one that says it is false, for the two that differ in the fewest. If these are more than
+    one, it was not shown which of them decides. Empty for other verdicts.
     """
     if judged.verdict != "holds in part":
         return ""
@@ -256,27 +264,29 @@ def difference_of_conditions(judged: JudgedClaim) -> str:
     a, b, apart = min(pairs, key=lambda pair: len(pair.apart))
     said = f"`{a.name}` (true) and `{b.name}` (false) differ in {', '.join(sorted(apart))}"
     if len(apart) == 1:
-        return f"{said}, and in nothing else{except_rates(a, b)}."
+        return f"{said}, and in nothing else{words_on_rates(a, b)}."
     return f"{said}: in {len(apart)} things, so it was not shown which of them decides."
 
 
-def except_rates(a: Finding, b: Finding) -> str:
-    """Says that the arms of two findings were trained at different rates, each at its best."""
+def words_on_rates(a: Finding, b: Finding) -> str:
+    """That an arm of one finding was trained at another learning rate than the same arm of the
+    other, in words; empty if none was, or if one finding does not use the best rates."""
     if not (a.prediction.rates and b.prediction.rates):
         return ""
     for one, other in zip(a.arms, b.arms, strict=False):
-        if rate_of(a.rows[one]) != rate_of(b.rows[other]):
+        if rate_override(a.rows[one]) != rate_override(b.rows[other]):
             return " but the learning rate, which is the best of each"
     return ""
 
 
-def rate_of(rows: Sequence[Row]) -> str:
-    """The learning rate of an arm, as its overrides have it."""
+def rate_override(rows: Sequence[Row]) -> str:
+    """The override of the learning rate that the rows of an arm have; empty without one."""
     return last_of(rows[0]["overrides"]).get("optim.lr", "")
 
 
 def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
-    """In what the arms of two predictions differ, and what is measured, if that differs."""
+    """The settings in which the arms of two findings differ. All settings of the attention count
+    as one, "attn", and those of the number of steps as "steps"; "what is measured" is another."""
     apart = set()
     for one, other in zip(a.arms.values(), b.arms.values(), strict=False):
         mine = arm_settings(one.overrides, experiments)
@@ -299,7 +309,8 @@ def reach_paragraph(judged: JudgedClaim) -> str:
 
 
 def processors_in_words(judged: JudgedClaim) -> str:
-    """Whether the verdicts are the same with another instruction set, whose rounding differs."""
+    """Whether the predictions that decide, and controls, have the same verdicts with another
+    instruction set, whose rounding differs, as far as they were repeated. Empty without rows."""
     needed = judged.needed()
     first = processors_of(row for _, row in rows_of_findings(needed))
     if not first:
@@ -334,23 +345,26 @@ def processors_in_words(judged: JudgedClaim) -> str:
 
 
 def largest_differences(judged: JudgedClaim) -> str:
-    """The largest difference of a value between the two instruction sets, in each unit."""
+    """The largest difference of a seed's value between the two instruction sets, for each unit of
+    the predictions that were repeated: all that decide, and controls."""
     largest: dict[str, float] = {}
     for finding in judged.needed():
         then = judged.again[finding.name]
         unit = finding.prediction.unit
-        largest[unit] = max(largest.get(unit, 0.0), difference_of_sets(finding, then))
+        largest[unit] = max(largest.get(unit, 0.0), largest_seed_difference(finding, then))
     return " and ".join(f"{x:.2g} {unit}".strip() for unit, x in largest.items())
 
 
-def difference_of_sets(finding: Finding, then: Finding) -> float:
-    """The largest difference of the value of a seed between two instruction sets."""
+def largest_seed_difference(finding: Finding, then: Finding) -> float:
+    """The largest difference between the values of a seed in two findings, those of one prediction
+    with two instruction sets."""
     pairs = zip(finding.values, then.values, strict=False)
-    return max(0.0 if x == y else abs(x - y) for x, y in pairs)
+    return max(0.0 if x == y else abs(x - y) for x, y in pairs)  # inf - inf would be NaN
 
 
-def others_in_words(judged: JudgedClaim) -> str:
-    """What other claims, and the ranking, make of the same arms; empty if they have none."""
+def rows_of_others_in_words(judged: JudgedClaim) -> str:
+    """What the rows of other claims, and of the ranking, say of the same arms, and why it may not
+    be the same, in the author's words; empty if nobody else has such rows."""
     lines = []
     for finding in judged.findings:
         for name, there in judged.elsewhere.get(finding.name, {}).items():
@@ -365,8 +379,9 @@ def others_in_words(judged: JudgedClaim) -> str:
 
 
 def prediction_table(judged: JudgedClaim) -> str:
-    """One line a prediction: its sentence, verdict, seeds that agree, and median with interval;
-    and the verdict with another instruction set, where its runs were repeated."""
+    """A table with a line for each prediction and length: its sentence and marks, verdict, seeds
+    that agree, median with interval, and power; and, if the claim was repeated with another
+    instruction set, what came out there."""
     heads = ["prediction", "verdict", "seeds that agree", "median (95 %)", "power"]
     if judged.again:
         sets = {instruction_set_of(row) for _, row in rows_of_findings(judged.again.values())}
@@ -387,7 +402,7 @@ def prediction_table(judged: JudgedClaim) -> str:
             )
         agree = f"{tally.agree} of {tally.n}" if finding.values else ""
         measured = median_in_words(finding, signed=True)
-        if is_share(prediction) and finding.values:
+        if is_share_of_attention(prediction) and finding.values:
             measured += f"; keeps {share_in_words(finding)} of what attention gives"
         line = [says, verdict_cell(judged, finding), agree, measured, power_in_words(finding)]
         if judged.again:
@@ -400,35 +415,37 @@ def prediction_table(judged: JudgedClaim) -> str:
 
 
 def verdict_cell(judged: JudgedClaim, finding: Finding) -> str:
-    """The verdict on a prediction, and that it is open all the same where there is a doubt."""
+    """The verdict on a prediction by its seeds; also "open" where they decide it and do not count,
+    as `why_open` says; and that it is not trained yet if there are none."""
     if not finding.values:
-        return not_trained(finding)
+        return not_trained_yet(finding)
     return f"{finding.verdict}; open" if judged.why_open(finding) else finding.verdict
 
 
 def second_set_in_words(finding: Finding, repeated: Finding) -> str:
-    """The verdict with another instruction set, and by how much the value of a seed differs at
-    most."""
-    apart = difference_of_sets(finding, repeated)
+    """The verdict with another instruction set, the seeds that agree there, and the largest
+    difference of a seed's value from the first one."""
+    difference = largest_seed_difference(finding, repeated)
     agree = f"{repeated.tally.agree} of {repeated.tally.n}"
-    return f"{repeated.verdict}, {agree}; differs by {apart:.2g}"
+    return f"{repeated.verdict}, {agree}; differs by {difference:.2g}"
 
 
 def power_in_words(finding: Finding) -> str:
-    """How often a test of as many seeds confirms what is true for 90 % of them; and, where not all
-    agree, for as many as here. Empty for what is not decided by counting."""
+    """How often a test that may use as many seeds comes to the verdict with which 90 % of all
+    seeds agree; and, if not all agreed here, that with which as large a share agrees as here.
+    Empty for what counting seeds has not decided."""
     tally = finding.tally
     if not finding.is_decided or finding.prediction.always:
         return ""
-    most = len(finding.seeds)
-    agree = tally.agree if finding.verdict == "confirmed" else tally.missed
-    of_most = whole_percent(power(most, 0.9))
-    if agree == tally.n:
-        return of_most
-    return f"{of_most}; {whole_percent(power(most, agree / tally.n))} as here"
+    most_seeds = len(finding.seeds)
+    with_verdict = tally.agree if finding.verdict == "confirmed" else tally.missed
+    if_90_percent = whole_percent(power(most_seeds, 0.9))
+    if with_verdict == tally.n:
+        return if_90_percent
+    return f"{if_90_percent}; {whole_percent(power(most_seeds, with_verdict / tally.n))} as here"
 
 
-def is_share(prediction: Prediction) -> bool:
+def is_share_of_attention(prediction: Prediction) -> bool:
     """Whether a prediction is about what X keeps of what attention gives: its arms are X, none and
     softmax attention, and it judges X - none + s (none - softmax)."""
     weights = prediction.weights
@@ -436,8 +453,9 @@ def is_share(prediction: Prediction) -> bool:
 
 
 def share_in_words(finding: Finding) -> str:
-    """The share of what attention gives with its interval; of fewer than six seeds, which have
-    none, the share of each."""
+    """The median share of what attention gives that is kept, with its interval; of too few seeds
+    for an interval, with the share of each; or why there is no such number. For a prediction of
+    which `is_share_of_attention` is true."""
     share = share_of(*finding.scores.values())  # the arms of a share are X, none, softmax
     if share.why:
         return f"no number ({share.why})"
@@ -455,8 +473,9 @@ def whole_percent(share: float) -> str:
 
 
 def median_in_words(finding: Finding, *, signed: bool = False) -> str:
-    """The median with its interval; the digits follow the spread. `signed`: a difference has its
-    sign, so that a loss that is higher cannot be read as a gain."""
+    """The median of the values of a finding in its unit, with the interval if there is one, in as
+    many digits as the spread allows; empty without values. `signed`: a difference has a + where it
+    is positive, so that a higher loss cannot be read as a gain."""
     tally = finding.tally
     prediction = finding.prediction
     sign = "+" if signed and prediction.is_difference else ""
@@ -464,35 +483,39 @@ def median_in_words(finding: Finding, *, signed: bool = False) -> str:
         return ""
     if tally.high > tally.low:
         spread = tally.high - tally.low
-    else:
+    else:  # no interval, or one without a width
         spread = max(finding.values) - min(finding.values) or abs(tally.median)
-    median_and_unit = f"{in_digits(tally.median, spread, sign)} {prediction.unit}".strip()
+    median_and_unit = f"{rounded_by_spread(tally.median, spread, sign)} {prediction.unit}".strip()
     if math.isnan(tally.low):
         return median_and_unit
-    low, high = in_digits(tally.low, spread, sign), in_digits(tally.high, spread, sign)
+    low = rounded_by_spread(tally.low, spread, sign)
+    high = rounded_by_spread(tally.high, spread, sign)
     return f"{median_and_unit} ({low} to {high})"
 
 
-def in_digits(value: float, spread: float, sign: str = "") -> str:
-    """A number with two digits of its spread; the sign "+" also marks positive ones."""
+def rounded_by_spread(value: float, spread: float, sign: str = "") -> str:
+    """A number as text, rounded to the second digit of its spread: 2.34 with a spread of 0.15;
+    with six digits if there is no spread. The sign "+" marks positive numbers, too."""
     if not (math.isfinite(spread) and spread > 0):
         return f"{value:{sign}g}"
     digits = max(0, 1 - math.floor(math.log10(spread)))
-    if digits > 6:
+    if digits > 6:  # then an exponent is shorter
         return f"{value:{sign}.1e}"
     rounded = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0: no minus before 0
     return f"{rounded:{sign}.{digits}f}"
 
 
 def arm_table(judged: JudgedClaim) -> str:
-    """One line an arm and length: what it changes, learning rate, parameters, CPU time; of one
-    that is not trained yet, what it changes alone."""
+    """A table with a line for each arm and length: its overrides, steps, learning rate,
+    parameters, and the median CPU time of its runs; only the overrides of an arm that is not
+    trained yet."""
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
         sides = overrides_and_rates(finding.prediction, judged.claim.arms)
         words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
+            # Several predictions may use an arm: the first that has rows of it counts.
             rows_of[name, finding.steps] = rows_of.get((name, finding.steps)) or rows
     lines = []
     for (name, _), rows in rows_of.items():
@@ -501,7 +524,7 @@ def arm_table(judged: JudgedClaim) -> str:
             lines.append([name, words, "", "", "", ""])
             continue
         values = rows[0]["values"]
-        rate = last_of(rows[0]["overrides"]).get("optim.lr", "=")
+        rate = rate_override(rows)
         lines.append([
             name,
             words,
@@ -519,7 +542,7 @@ def ladders(judged: JudgedClaim) -> str:
     standard error over seeds; empty if there are none."""
     blocks = []
     for finding in judged.findings:
-        if not finding.prediction.sizes or len(finding.values) < 2:
+        if not finding.prediction.sizes or len(finding.values) < 2:  # one has no standard error
             continue
         lines = []
         for (at, size), of_size in zip(
@@ -539,37 +562,41 @@ def ladders(judged: JudgedClaim) -> str:
 
 
 def differences_by_size(finding: Finding) -> list[list[float]]:
-    """The first arm minus the second of each seed, at each size of a ladder."""
+    """For each size of a ladder, the first arm minus the second of every seed."""
     by_seed = zip(*finding.scores.values(), strict=True)
     differences = [finding.prediction.differences(scores) for scores in by_seed]
     return [list(of_size) for of_size in zip(*differences, strict=True)]
 
 
 def mean_with_error(values: Sequence[float]) -> str:
-    """The mean and its standard error, over at least two values."""
+    """The mean of at least two values with its standard error, both to the second digit of the
+    error."""
     error = stdev(values) / math.sqrt(len(values))
-    return f"{in_digits(fmean(values), error, '+')} ± {in_digits(error, error)}"
+    return f"{rounded_by_spread(fmean(values), error, '+')} ± {rounded_by_spread(error, error)}"
 
 
 def seed_tables(judged: JudgedClaim) -> str:
-    """The metric of every arm and the value that is judged, by seed."""
+    """For each finding that has seeds, a table with a line a seed: the metric of every arm, and
+    the value that is judged."""
     blocks = []
     for finding in judged.findings:
         if not finding.values:
             continue
         columns = [*finding.scores.values(), finding.values]
         spreads = [max(column) - min(column) for column in columns if column]
+        # All columns have as many digits as the one that spreads least needs.
         spread = min((x for x in spreads if x > 0), default=0.0)
         lines = []
         for seed, *numbers in zip(finding.seeds, *columns, strict=False):
-            lines.append([f"{seed}", *(in_digits(x, spread) for x in numbers)])
+            lines.append([f"{seed}", *(rounded_by_spread(x, spread) for x in numbers)])
         table = markdown_table(["seed", *finding.scores, "judged"], lines)
         blocks.append(f"`{finding.name}`: {finding.prediction.metric}\n\n{table}")
     return "\n\n".join(blocks)
 
 
 def settings_table(claim: Claim) -> str:
-    """The settings that all arms share, as today's conf resolves them."""
+    """A table of the settings that all arms of a claim share: its base, composed with the conf of
+    today, a line for each group."""
     config, _ = composed(claim.base, claim.folder.parent)
     lines = []
     for group in ("model", "data", "optim", "trainer"):
@@ -583,9 +610,10 @@ def settings_table(claim: Claim) -> str:
     return markdown_table(["group", "settings"], lines)
 
 
-def all_claims(published: Sequence[JudgedClaim]) -> str:
-    """The table of all claims: the sentence, its verdict with its reach, how many of what decides
-    was at risk, and its first prediction; then why the words of each are as they are."""
+def block_of_all_claims(published: Sequence[JudgedClaim]) -> str:
+    """The generated part of the page of all claims: a table with the sentence, its verdict and
+    reach, how many predictions were at risk, and what the first one measured; why the words of
+    each verdict are as they are; and how likely a verdict is wrong by chance."""
     lines = []
     reasons = []
     for judged in sorted(published, key=lambda judged: judged.claim.order):
@@ -594,8 +622,8 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
         first = judged.findings[0]
         measured = first.prediction.says
         if not first.values:
-            measured += f" It is {not_trained(first)}."
-        elif is_share(first.prediction):
+            measured += f" It is {not_trained_yet(first)}."
+        elif is_share_of_attention(first.prediction):
             measured += f" It keeps {share_in_words(first)}."
         else:
             measured += f" {median_in_words(first, signed=True)}"
@@ -605,21 +633,22 @@ def all_claims(published: Sequence[JudgedClaim]) -> str:
         reach = reach_line(judged)
         lines.append([name, claim.says, verdict, reach, risk_in_words(judged), measured])
         words = verdict_words(judged)
-        reasons.append([name, judged.verdict_of_predictions, words, why_limited(judged)])
+        reasons.append([name, judged.verdict_of_predictions, words, reasons_for_words(judged)])
     heads = ["claim", "sentence", "verdict", "reach", "at risk", "its first prediction, measured"]
     return "\n\n".join([
         markdown_table(heads, lines),
         f"*At risk*: {ABOUT_AT_RISK}",
         f"## Why the words are as they are\n\n{ABOUT_WORDS}",
         markdown_table(["claim", "by its predictions", "words", "why"], reasons),
-        errors_in_words(published),
+        chance_of_errors_in_words(published),
         f"## What the runs took\n\n{ABOUT_HOURS}",
         hours_table([judged.claim for judged in published]),
     ])  # fmt: skip
 
 
 def hours_table(claims: Sequence[Claim]) -> str:
-    """The CPU hours of the rows of each claim, as planned and as used."""
+    """A table with a line for each claim: the CPU hours that were planned, where that was written
+    down; and those of its rows, and of the rows of its repetition."""
     lines = []
     for claim in sorted(claims, key=lambda claim: claim.order):
         planned = "" if claim.planned_hours is None else f"{claim.planned_hours:.1f}"
@@ -629,13 +658,15 @@ def hours_table(claims: Sequence[Claim]) -> str:
 
 
 def cpu_hours(rows: Path) -> float:
-    """Those of all runs of a file; 0 where there is no file."""
+    """The CPU hours of all runs of a file of rows, of which those that were not measured count as
+    none; 0 if there is no file."""
     return sum(row["cpu_seconds"] or 0 for row in Rows(rows).values()) / 3600
 
 
-def errors_in_words(published: Sequence[JudgedClaim]) -> str:
-    """How likely any verdict on a prediction is wrong by chance, over all claims."""
-    right = 1.0
+def chance_of_errors_in_words(published: Sequence[JudgedClaim]) -> str:
+    """How likely chance alone would decide at least one prediction of all claims that is needed
+    and decided by counting seeds, if each seed were as likely to agree as not."""
+    chance_of_none = 1.0
     decided = 0
     for judged in published:
         for key, evidence in judged.evidence().items():
@@ -643,16 +674,19 @@ def errors_in_words(published: Sequence[JudgedClaim]) -> str:
             is_decided = prediction.is_needed and evidence.verdict != "open"
             if is_decided and not prediction.always:
                 decided += 1
-                right *= 1 - chance_of_wrong_verdict(len(judged.claim.seeds_of(prediction)))
+                most_seeds = len(judged.claim.seeds_of(prediction))
+                chance_of_none *= 1 - chance_of_wrong_verdict(most_seeds)
     return (
         f"{decided} predictions decide, or are controls. If each seed of each were as likely to "
         f"agree as not, at least one of them would be decided by chance with a probability of "
-        f"{1 - right:.2f}. That is the worst case: where most seeds are on one side, it is less."
+        f"{1 - chance_of_none:.2f}. That is the worst case: where most seeds are on one side, it "
+        "is less."
     )
 
 
 def figure_of(judged: JudgedClaim) -> str:
-    """The figure of a claim as SVG: that of its own figure.py, if it has one."""
+    """The figure of a claim as the text of an SVG: as `draw` of its own figure.py makes it, if it
+    has one, or with the values of each prediction."""
     folder = judged.claim.folder
     with styled():
         if (folder / "figure.py").exists():
@@ -663,7 +697,8 @@ def figure_of(judged: JudgedClaim) -> str:
 
 
 def drawn_findings(judged: JudgedClaim) -> list[Finding]:
-    """The findings that a figure shows: ladders, what decides, and controls."""
+    """The findings that a figure shows: of those with seeds, what decides, controls and
+    ladders."""
     drawn = []
     for each in judged.findings:
         if each.values and (each.prediction.is_needed or each.prediction.sizes):
@@ -672,10 +707,11 @@ def drawn_findings(judged: JudgedClaim) -> list[Finding]:
 
 
 def draw_findings(judged: JudgedClaim) -> Figure:
-    """The value of each seed as a dot, beside the threshold of its prediction, for those that
-    decide and controls; what agrees lies in the shaded range. Ladders are drawn against size."""
+    """A figure with a panel for each finding that is drawn: the value of each seed as a dot on a
+    line, with its thresholds; what agrees lies in the shaded range. Ladders are drawn against
+    size."""
     drawn = drawn_findings(judged)
-    heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]
+    heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]  # inches
     figure = Figure(figsize=(7, 0.9 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]
     for axes, finding in zip(panels, drawn, strict=True):
@@ -686,7 +722,7 @@ def draw_findings(judged: JudgedClaim) -> Figure:
         axes.plot(finding.values, [0] * len(finding.values), "o", color=BLUE, alpha=0.6)
         for bound in filter(math.isfinite, {low, high}):
             axes.axvline(bound, color=BLACK, lw=1)
-        left, right = axes.get_xlim()
+        left, right = axes.get_xlim()  # a bound that is infinite is shaded to the end of the axis
         axes.axvspan(max(low, left), min(high, right), color=GREEN, alpha=0.1)
         axes.set_xlim(left, right)
         axes.set_yticks([])
@@ -700,7 +736,8 @@ def draw_findings(judged: JudgedClaim) -> Figure:
 
 
 def draw_ladder(axes: Axes, finding: Finding) -> None:
-    """The difference of each seed against the parameters, and the mean."""
+    """Draw the panel of a ladder: the difference of each seed at each size, against the number of
+    parameters, and a line through the means."""
     sizes = [size.parameters for size in finding.prediction.sizes.values()]
     by_size = differences_by_size(finding)
     for parameters, of_size in zip(sizes, by_size, strict=True):

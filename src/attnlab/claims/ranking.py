@@ -35,7 +35,7 @@ from attnlab.settings.roles import last_of
 if TYPE_CHECKING:
     from attnlab.training.config import RunConfig
 
-LONG = 4
+LONG = 4  # the longer of two trainings of a cell has so many times n steps
 REACHED = 0.9  # the accuracy to which steps are counted
 SOLVED = 0.995  # the accuracy that ends a run, if it is there twice in a row
 VERDICTS = {"confirmed": "worse", "refuted": "better", "open": "open"}  # if scores are higher
@@ -77,15 +77,15 @@ class Protocol(Declared, frozen=True):
     arms: dict[str, RankedVariant]
 
     def partner(self, name: str) -> str:
-        """What a variant is compared with."""
+        """The name of the variant with which a variant is compared."""
         return self.arms[name].partner or self.baseline
 
     def overrides(self, name: str) -> tuple[str, ...]:
-        """The overrides of a variant."""
+        """The overrides of a variant, which by default is named as its file in conf/attn."""
         return self.arms[name].overrides or (f"attn={name}",)
 
     def quick_tasks(self) -> "Protocol":
-        """The same with the tasks of --quick alone."""
+        """The same protocol with the tasks of `attnlab rank --quick` alone."""
         quick = {name: task for name, task in self.tasks.items() if task.quick}
         return self.model_copy(update={"tasks": quick})
 
@@ -101,7 +101,7 @@ class Reading:
     solved: bool = False
 
     def in_unit(self, unit: str) -> float:
-        """Its number in one of the three units of cells."""
+        """The number of this reading in a unit of cells: nats, steps or points."""
         return {"nats": self.nats, "steps": self.steps, "points": self.points}[unit]
 
 
@@ -116,8 +116,12 @@ class Trial(Arm):
     share: float = 0.0  # of a control: its rate is this share of that of its partner
 
     def choose(self, rows: Mapping[Run, Row]) -> Choice:
-        """As for claims. At 4 n, only the best rate at n and its neighbors are tried, or none if
-        all selection runs at that rate solved the task within n steps."""
+        """The best rate, or the runs that are missing for the choice.
+
+        After n steps, it is chosen as for claims. After 4 n, only the best rate after n and its
+        two neighbors are tried; or no other if all pilots at that rate solved the task within n
+        steps. A control has its share of the rate of its partner.
+        """
         before = self.before
         if before is None:
             return super().choose(rows)
@@ -127,18 +131,22 @@ class Trial(Arm):
         if self.share:
             return Choice(float(f"{choice.rate * self.share:.2g}"))
         at_best = [before.read(rows[before.run(seed, choice.rate)]) for seed in self.selection]
+        # Runs that solved the task have ended. After 4 n steps there is nothing else to compare,
+        # unless accuracy at another length of sequences is.
         if self.task.length is None and all(reading.solved for reading in at_best):
             return choice
         rates = sorted(choice.scores)
-        at = rates.index(choice.rate)
-        return replace(self, rates=tuple(rates[max(0, at - 1) : at + 2]), before=None).choose(rows)
+        best = rates.index(choice.rate)
+        neighbors = tuple(rates[max(0, best - 1) : best + 2])  # with the best one itself
+        return replace(self, rates=neighbors, before=None).choose(rows)
 
     def score(self, row: Row) -> float:
-        """What decides a learning rate."""
+        """The number by which learning rates are compared: smaller is better."""
         return self.read(row).score
 
     def read(self, row: Row) -> Reading:
-        """What a run of a text or of a task says after these steps."""
+        """What a row says after the steps of this trial: of a text, its loss; of a task, what its
+        accuracy says. A run that diverged later has not diverged yet."""
         diverged_at = row["values"].get("diverged_at_step")
         if diverged_at and diverged_at <= self.steps:
             return Reading()
@@ -148,44 +156,52 @@ class Trial(Arm):
         return self._read_accuracy(row["values"], self.task.floor)
 
     def _read_accuracy(self, values: Mapping[str, Any], floor: float) -> Reading:
-        """A run that gets to 90 % is better the sooner it does (at 4 n: if it solved the task);
-        others are compared by their accuracy."""
+        """What a row of a task says. A run whose accuracy reaches 90 % is better the sooner it
+        does, and better than all that do not, which are compared by their last accuracy. After
+        4 n steps, only a run that solved the task counts as one that reaches 90 %; and if the task
+        names another length of sequences, none does: the accuracy at that length decides alone."""
         every = values["curve"]["every"]
-        curve = values["curve"]["accuracy"][: self.steps // every]
-        reached = next((every * n for n, x in enumerate(curve, 1) if x >= REACHED), math.inf)
-        solved = min(curve[-2:]) >= SOLVED
-        accuracy = curve[-1]
-        if self.steps > self.task.steps:
+        accuracies = values["curve"]["accuracy"][: self.steps // every]
+        steps_to_90_percent = math.inf
+        for number, accuracy in enumerate(accuracies, 1):
+            if accuracy >= REACHED:
+                steps_to_90_percent = every * number
+                break
+        solved = min(accuracies[-2:]) >= SOLVED
+        last_accuracy = accuracies[-1]
+        if self.steps > self.task.steps:  # after 4 n
             at_other_length = self.task.length is not None
-            accuracy = values["accuracy_at_length" if at_other_length else "val_accuracy"]
-            if accuracy is None:  # NaN: the model overflows on sequences of this length
+            last_accuracy = values["accuracy_at_length" if at_other_length else "val_accuracy"]
+            if last_accuracy is None:  # NaN: the model overflows on sequences of this length
                 return Reading()
             if at_other_length or not solved:
-                reached = math.inf
-        points = 100 * (accuracy - floor)
-        # From -1 to 0 for runs that got there, so that they are before all others.
-        score = 1 - accuracy if math.isinf(reached) else reached / self.steps - 1
-        return Reading(score=score, steps=reached, points=points, solved=solved)
+                steps_to_90_percent = math.inf
+        points = 100 * (last_accuracy - floor)
+        if math.isinf(steps_to_90_percent):
+            score = 1 - last_accuracy  # from 0 to 1
+        else:
+            score = steps_to_90_percent / self.steps - 1  # from -1 to 0, before all others
+        return Reading(score=score, steps=steps_to_90_percent, points=points, solved=solved)
 
 
-def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
-    """A variant on a task, after n or 4 n steps."""
+def trial_of(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
+    """The trial of a variant on a task: after n steps with `times` = 1, after 4 n with 4."""
     arm = protocol.arms[name]
     n = task.steps
     words = [*task.overrides, *protocol.common]
-    if task.floor is not None:
+    if task.floor is not None:  # a task that can be solved: then the run ends
         words.append("callbacks=solved")
     words += [word for word in protocol.overrides(name) if word not in task.overrides]
     before = None
     if arm.rate_of_sdpa:
-        before = trial(protocol, protocol.partner(name), task, times)
+        before = trial_of(protocol, protocol.partner(name), task, times)
     elif times > 1:
-        before = trial(protocol, name, task, 1)
+        before = trial_of(protocol, name, task, 1)
     return Trial(
         overrides=tuple(words),
         last=(f"trainer.max_steps={times * n}", f"trainer.val_check_interval={n}"),
         rates=task.rates,
-        floor=1.0,
+        floor=1.0,  # the rate is constant, so that a run of 4 n steps also says what one of n does
         selection=[arm.seeds_from + seed for seed in task.selection_seeds],
         seeds=[arm.seeds_from + seed for seed in protocol.test_seeds],
         task=task,
@@ -195,9 +211,9 @@ def trial(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     )
 
 
-def at_n_and_4n(rows: Mapping[Run, Row]) -> dict[Run, Row]:
-    """Rows by runs of n and of 4 n steps: a run of 4 n also says what one of n would, and a run of
-    n that ended early what one of 4 n would."""
+def rows_at_n_and_4n(rows: Mapping[Run, Row]) -> dict[Run, Row]:
+    """The rows, also under runs that were not made: a run of 4 n steps says what one of n would,
+    and a run of n that ended early says what one of 4 n would, unless that was made."""
     found = dict(rows)
     for run, row in rows.items():
         n = task_steps(run)
@@ -209,7 +225,7 @@ def at_n_and_4n(rows: Mapping[Run, Row]) -> dict[Run, Row]:
 
 
 def task_steps(run: Run) -> int:
-    """The steps n of the task of a run, also if the run has 4 n."""
+    """The steps n of the task of a run, also if the run has 4 n: both are validated every n."""
     return int(last_of(run.overrides)["trainer.val_check_interval"].partition("=")[2])
 
 
@@ -248,7 +264,7 @@ class Cell:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether it was decided, or left open, by counting seeds."""
+        """Whether it is better, worse or open, and not unfinished or the baseline."""
         return self.verdict in VERDICTS.values()
 
 
@@ -269,10 +285,10 @@ def ranking_table(
     names: Iterable[str],
     again: Mapping[Run, Row] | None = None,
 ) -> Table:
-    """Every cell of some variants. `again`: rows of another instruction set; a verdict that
-    changes with it is open."""
-    both = at_n_and_4n(rows)
-    repeated = at_n_and_4n(pilots_and_tests(rows, again)) if again else {}
+    """Every cell of some variants: on every task, after n and after 4 n steps. `again`: rows of
+    the repetition with another instruction set; a verdict that changes with it is open."""
+    both = rows_at_n_and_4n(rows)
+    repeated = rows_at_n_and_4n(pilots_and_tests(rows, again)) if again else {}
     table = {}
     for key in starmap(CellKey, product(names, protocol.tasks, (1, LONG))):
         cell = judge_cell(protocol, both, key)
@@ -292,22 +308,23 @@ class Side(NamedTuple):
     readings: list[Reading]  # one a seed
 
 
-def side_of(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Side:
-    """What the rows have of a variant in a cell."""
-    own = trial(protocol, key.variant, protocol.tasks[key.task], key.times)
+def side_of_cell(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Side:
+    """The test of a variant in a cell, as far as there are rows of it, and what each row says."""
+    own = trial_of(protocol, key.variant, protocol.tasks[key.task], key.times)
     tested = read_test(own, rows, own.seeds)
     return Side(tested, [own.read(row) for row in tested.rows])
 
 
 def judge_cell(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Cell:
-    """The verdict on a variant, and the number that it counts."""
+    """A cell, by the rows of its variant and of the partner; "not finished" if one of them lacks
+    rows. Steps are counted if most runs of both reached 90 %; if not, nats or points."""
     task = protocol.tasks[key.task]
     partner = protocol.partner(key.variant)
-    mine = side_of(protocol, rows, key)
-    other = side_of(protocol, rows, key._replace(variant=partner))
+    mine = side_of_cell(protocol, rows, key)
+    other = side_of_cell(protocol, rows, key._replace(variant=partner))
     if mine.tested.missing or other.tested.missing:
         return Cell(mine.tested.rows)
-    if most_reached(mine.readings) and most_reached(other.readings):
+    if most_reached_90_percent(mine.readings) and most_reached_90_percent(other.readings):
         unit = "steps"
     else:
         unit = "nats" if task.floor is None else "points"
@@ -319,16 +336,18 @@ def judge_cell(protocol: Protocol, rows: Mapping[Run, Row], key: CellKey) -> Cel
         median_interval(values).median,
         at_edge=mine.tested.choice.at_edge,
         diverged=sum(math.isinf(reading.score) for reading in mine.readings),
+        # Steps to 90 % that were never reached are infinite, as are nats of a run that diverged.
         failed=sum(not math.isfinite(value) for value in values),
         rate=mine.tested.choice.rate or math.nan,
         partner_rate=other.tested.choice.rate or math.nan,
         pilots=len(task.selection_seeds),
     )
-    return cell if key.variant == partner else with_difference(cell, mine, other)
+    return cell if key.variant == partner else compared_cell(cell, mine, other)
 
 
-def with_difference(cell: Cell, mine: Side, other: Side) -> Cell:
-    """A cell with the verdict of its seeds against those of its partner."""
+def compared_cell(cell: Cell, mine: Side, other: Side) -> Cell:
+    """The cell with its verdict, by the test of its variant against that of the partner, seed by
+    seed, and with the difference of both in its unit."""
     pairs = list(zip(mine.readings, other.readings, strict=True))
     scores = [a.score - b.score for a, b in pairs]  # above 0: worse than the partner
     differences = [a.in_unit(cell.unit) - b.in_unit(cell.unit) for a, b in pairs]
@@ -336,19 +355,21 @@ def with_difference(cell: Cell, mine: Side, other: Side) -> Cell:
     return replace(
         cell,
         verdict=VERDICTS[judge(scores, 0.0, math.inf).verdict],
-        difference=bounded_interval(differences),
+        difference=interval_despite_nan(differences),
         agree=max(sum(score > 0 for score in scores), sum(score < 0 for score in scores)),
         other_processor=sum(processor_of(a) != processor_of(b) for a, b in rows),
     )
 
 
-def most_reached(readings: Sequence[Reading]) -> bool:
-    """Whether most runs got to 90 %."""
+def most_reached_90_percent(readings: Sequence[Reading]) -> bool:
+    """Whether more than half of the runs reached an accuracy of 90 %."""
     return 2 * sum(math.isfinite(reading.steps) for reading in readings) > len(readings)
 
 
-def bounded_interval(values: Sequence[float]) -> Interval:
-    """The median with its interval; a NaN may be any number, so the interval has both extremes."""
+def interval_despite_nan(values: Sequence[float]) -> Interval:
+    """The median with its interval. A NaN, as the difference of two runs that diverged, may be any
+    number: so the interval has all that these may make of it, and the median is NaN if it depends
+    on them."""
     lowest_median, low, _ = median_interval([-math.inf if math.isnan(x) else x for x in values])
     highest_median, _, high = median_interval([math.inf if math.isnan(x) else x for x in values])
     median = lowest_median if lowest_median == highest_median else math.nan
@@ -358,8 +379,8 @@ def bounded_interval(values: Sequence[float]) -> Interval:
 def missing_of_ranking(
     protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
 ) -> list[Run]:
-    """The runs of some variants, and of what they are compared with, that can be made now;
-    `quick`: of some tasks, n steps alone."""
+    """The runs of some variants, and of those with which they are compared, that can be made now;
+    with `quick`, of the tasks of --quick and after n steps alone."""
     variants = dict.fromkeys([*names, *map(protocol.partner, names)])
     tasks = (protocol.quick_tasks() if quick else protocol).tasks
     lengths = (1,) if quick else (LONG, 1)
@@ -369,11 +390,11 @@ def missing_of_ranking(
 def missing_of_cells(
     protocol: Protocol, rows: Mapping[Run, Row], cells: Iterable[CellKey]
 ) -> list[Run]:
-    """The runs of some cells, without those of what they are compared with."""
-    both = at_n_and_4n(rows)
+    """The runs that some cells lack and that can be made now, without those of their partners."""
+    both = rows_at_n_and_4n(rows)
     tests = []
     for key in cells:
-        own = trial(protocol, key.variant, protocol.tasks[key.task], key.times)
+        own = trial_of(protocol, key.variant, protocol.tasks[key.task], key.times)
         tests.append(read_test(own, both, own.seeds))
     return each_once(test.missing for test in tests)
 
@@ -384,12 +405,16 @@ AS_IN_ROWS = dict.fromkeys(
 )
 
 
-def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
-    """The protocol with the variant of the command line, and its name; BadInput if more than its
-    attention differs from the baseline, or from another one such as that without positions."""
+def with_own_variant(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, str]:
+    """The protocol with a variant of the user, of these overrides, and the name that it has there.
+
+    It is compared with the baseline, or with the partner of another variant, such as that without
+    positions: the one from which it differs in attention alone. BadInput if there is none.
+    """
     attention = [word for word in overrides if is_of_attention(word)]
+    # What says the same in other words is said as in the rows of the partner.
     rest = tuple(AS_IN_ROWS.get(w, w) for w in overrides if not is_of_attention(w))
-    partners = {}
+    partners = {}  # overrides that are not of attention -> name
     for name in map(protocol.partner, protocol.arms):
         settings = [word for word in protocol.overrides(name) if not is_of_attention(word)]
         partners[tuple(settings)] = name
@@ -404,12 +429,14 @@ def with_own(protocol: Protocol, overrides: Sequence[str]) -> tuple[Protocol, st
 
 
 def is_of_attention(word: str) -> bool:
-    """Whether an override is one of attention."""
+    """Whether an override chooses the attention or one of its settings, with or without Hydra's
+    + before it."""
     return word.lstrip("+").startswith(("attn=", "attn."))
 
 
 def declaration_of_cell(content: Any, name: str, task: str) -> Any:
-    """What ranking.yaml declares of a variant on a task; None if it does not."""
+    """What the content of a ranking.yaml declares of a variant on a task, to be compared with what
+    it declared when the runs were made; None if it lacks one of them. Words may change."""
     if task not in content["tasks"] or name not in content["arms"]:
         return None
     of_task = content["tasks"][task]
@@ -421,22 +448,24 @@ def declaration_of_cell(content: Any, name: str, task: str) -> Any:
 
 
 def why_exploratory_cells(protocol: Protocol, table: Table) -> str:
-    """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
-    made = set()
+    """Why rows of the table, or of its repetition, are not those of the declared protocol, in a
+    sentence; empty if they are."""
+    tested = set()
     for key, cell in table.items():
         rows = cell.rows + (cell.again.rows if cell.again else [])
-        made |= {(row["commit"], (key.variant, key.task)) for row in rows}
-    return why_undeclared(protocol.file, made, declaration_of_cell)
+        tested |= {(row["commit"], (key.variant, key.task)) for row in rows}
+    return why_undeclared(protocol.file, tested, declaration_of_cell)
 
 
 def find_ranking() -> Protocol:
-    """The ranking in ./experiments, or that of the lab."""
+    """The protocol of the ranking in ./experiments or, if there is none, of that of the lab."""
     file = Path("experiments/ranking/ranking.yaml")
     return Protocol.read(file if file.exists() else lab_path(str(file)))
 
 
 def is_without_pattern(protocol: Protocol, name: str) -> bool:
-    """Whether a layer of a variant has no pattern, so that what it reads is not measured."""
+    """Whether some layer of a variant has no attention pattern, so that what it reads cannot be
+    measured."""
     from attnlab.attention.layer import HasPattern
 
     config = config_of(protocol, name)
@@ -445,7 +474,7 @@ def is_without_pattern(protocol: Protocol, name: str) -> bool:
 
 
 def config_of(protocol: Protocol, name: str) -> "RunConfig":
-    """The composed settings of a variant on the first task."""
+    """The checked settings of a variant on the first task, for what is the same on all tasks."""
     task = next(iter(protocol.tasks.values()))
     words = (*task.overrides, *protocol.overrides(name))
     config, _ = composed(words, lab_path("experiments"))

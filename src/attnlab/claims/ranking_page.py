@@ -34,12 +34,13 @@ def ranking_report(
     quick: bool,
     patternless: Sequence[str] = (),
 ) -> str:
-    """The cells of some variants, for the terminal; which of them were repeated, and which have no
-    pattern."""
+    """What the terminal shows of some variants: their cells, after n steps alone with `quick`; how
+    likely a verdict is wrong; which were repeated, whose rows are `again`; and that nothing was
+    measured of variants without an attention pattern, `patternless`."""
     table = ranking_table(protocol, rows, names, again)
     lengths = (1,) if quick else (1, LONG)
     paragraphs = [cell_table(protocol, table, names, times) for times in lengths]
-    shown = with_verdict({key: cell for key, cell in table.items() if key.times in lengths})
+    shown = cells_with_verdict({key: cell for key, cell in table.items() if key.times in lengths})
     if shown:
         paragraphs += [f"{family_in_words(shown)}.", f"{repeated_in_words(shown)}."]
     for name in patternless:
@@ -53,7 +54,8 @@ def ranking_report(
 
 
 def publish_ranking(protocol: Protocol) -> Path:
-    """Write the page; BadInput if rows are not those that were declared."""
+    """Write the page of the ranking by its committed rows, and return it; BadInput if some were
+    lost, or are not of the declared protocol."""
     refuse_lost_rows(protocol.folder)
     rows = Rows(protocol.folder / COMMITTED)
     again = Rows(protocol.folder / COMMITTED_AGAIN)
@@ -66,7 +68,9 @@ def publish_ranking(protocol: Protocol) -> Path:
 
 
 def ranking_block(protocol: Protocol, table: Table) -> str:
-    """The generated part of the page, of all variants that were run."""
+    """The generated part of the page: the cells of all variants that have one that is finished,
+    what may be wrong with them, costs, and what variants and tasks are."""
+    # Only a finished cell has a unit.
     ranked = list(dict.fromkeys(key.variant for key, cell in table.items() if cell.unit))
     first_task = next(iter(protocol.tasks))
     costs = []
@@ -91,7 +95,8 @@ def ranking_block(protocol: Protocol, table: Table) -> str:
 
 
 def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: int) -> str:
-    """The cells of some variants after n steps or, with `times` = 4, after 4 n."""
+    """A table with a line for each variant and a column for each task: the cells after n steps
+    with `times` = 1, after 4 n with 4."""
     heads = [f"{name}, {times * task.steps:,}" for name, task in protocol.tasks.items()]
     lines = []
     for name in names:
@@ -101,14 +106,15 @@ def cell_table(protocol: Protocol, table: Table, names: Iterable[str], times: in
 
 
 def cells_of_variant(folder: Path, name: str) -> tuple[Protocol, Table]:
-    """The protocol of a ranking, and the cells of one of its variants by the committed rows."""
+    """The protocol of the ranking in a directory, and the cells of one of its variants by the
+    committed rows and those of the repetition."""
     protocol = Protocol.read(folder / "ranking.yaml")
     again = Rows(folder / COMMITTED_AGAIN)
     return protocol, ranking_table(protocol, Rows(folder / COMMITTED), [name], again)
 
 
 def variant_table(protocol: Protocol, table: Table, name: str) -> str:
-    """The cells of one variant, a line for each task."""
+    """A table with a line for each task: the cells of one variant after n and after 4 n steps."""
     lines = []
     for task in protocol.tasks:
         steps = protocol.tasks[task].steps
@@ -119,9 +125,10 @@ def variant_table(protocol: Protocol, table: Table, name: str) -> str:
 
 
 def cell_in_words(cell: Cell) -> str:
-    """A cell: the verdict, the median, and the difference with its interval; runs that failed, and
-    rates that differ from those of the partner."""
-    if not cell.unit:
+    """A cell: its verdict and median, and the difference from the partner with its interval; with
+    runs that failed, a best rate at the end of the grid, another verdict of the repetition, and a
+    rate that differs from the partner's, where there are any. A baseline has the median alone."""
+    if not cell.unit:  # not finished
         return cell.verdict
     digits = {"nats": 3, "steps": 0}.get(cell.unit, 1)
     if math.isfinite(cell.value):
@@ -134,7 +141,7 @@ def cell_in_words(cell: Cell) -> str:
         median_and_unit += f", {cell.failed} of {len(cell.rows)} failed"
     if cell.at_edge:
         median_and_unit += " (best rate is the last one tried)"
-    if math.isnan(cell.difference.low):
+    if math.isnan(cell.difference.low):  # the baseline, which is compared with nothing
         return median_and_unit
     middle, low, high = (f"{x:+,.{digits}f}".replace("inf", "∞") for x in cell.difference)
     difference = f"{middle} ({low} to {high})".replace("+nan", "unknown")
@@ -146,19 +153,21 @@ def cell_in_words(cell: Cell) -> str:
     return f"**{cell.verdict}**: {median_and_unit}<br>{difference}"
 
 
-def with_verdict(table: Table) -> Table:
-    """The cells with a verdict."""
+def cells_with_verdict(table: Table) -> Table:
+    """The cells of a table that have a verdict: they are finished, and not of the baseline."""
     return {key: cell for key, cell in table.items() if cell.has_verdict}
 
 
 def family_of_cells(cells: Table) -> Family[CellKey]:
-    """The verdicts of cells as one family; each cell has ten seeds."""
+    """The verdicts of cells as one family, which is asked how likely any of them is wrong; each is
+    by ten seeds."""
     return family_of_answers({key: (cell.verdict, FEWEST_JUDGED) for key, cell in cells.items()})
 
 
 def family_in_words(cells: Table) -> str:
-    """How likely any of the verdicts is wrong, and which stand together: each needs the same
-    number of seeds, so all do or none."""
+    """How likely any of the verdicts is wrong by chance, and whether those that are better or
+    worse stand after Holm's correction. Each is by ten seeds, so all are as sure: all stand, or
+    none."""
     family = family_of_cells(cells)
     one = chance_of_wrong_verdict(FEWEST_JUDGED)
     said = (
@@ -168,12 +177,13 @@ def family_in_words(cells: Table) -> str:
     holm = f"Holm's correction ({100 * LEVEL:.0f} % in all)"
     if any(family.stands.values()):
         return f"{said}; after {holm}, all that are better or worse stand"
-    most = int(LEVEL / one)
-    return f"{said}; after {holm}, none stands, as ten seeds do among {most} at most"
+    most_verdicts = int(LEVEL / one)  # among which Holm's correction lets one of ten seeds stand
+    return f"{said}; after {holm}, none stands, as ten seeds do among {most_verdicts} at most"
 
 
 def repeated_in_words(cells: Table) -> str:
-    """How many verdicts were repeated with another instruction set, and which of them changed."""
+    """How many verdicts were repeated with another instruction set, which one, and which verdicts
+    changed."""
     used = set()
     changed = []
     repeated = 0
@@ -196,32 +206,33 @@ def repeated_in_words(cells: Table) -> str:
 
 
 def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[str]:
-    """What may be wrong with the table."""
-    cells = with_verdict(table)
+    """What may be wrong with the table, a sentence each: chance, rates that were chosen apart,
+    rounding, controls that came out otherwise than they must, and variants that were not run."""
+    cells = cells_with_verdict(table)
     notes = [family_in_words(cells)]
-    apart = sum(cell.rate != cell.partner_rate for cell in cells.values())
+    at_two_rates = sum(cell.rate != cell.partner_rate for cell in cells.values())
     numbers = {cell.pilots for cell in cells.values()}
     pilots = " or ".join(map(str, sorted(numbers)))
     notes.append(
-        f"{apart} of them compare different learning rates, which the cell states, that of the "
-        f"partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
+        f"{at_two_rates} of them compare different learning rates, which the cell states, that of "
+        f"the partner last; {pilots} pilots chose each rate, so part of a difference may be theirs"
     )
     notes.append(repeated_in_words(cells))
-    if mixed := sum(cell.other_processor > 0 for cell in cells.values()):
+    if on_two_processors := sum(cell.other_processor > 0 for cell in cells.values()):
         notes.append(
-            f"{mixed} of them compare runs of two models of processors, whose rounding may "
-            "differ, in at least one seed"
+            f"{on_two_processors} of them compare runs of two models of processors, whose "
+            "rounding may differ, in at least one seed"
         )
     for name in ranked:
-        must = protocol.arms[name].control
-        if not must:
+        known_verdict = protocol.arms[name].control
+        if not known_verdict:  # it is no control
             continue
         wrong = []
         for key, cell in cells.items():
-            if key.variant == name and cell.verdict != must:
+            if key.variant == name and cell.verdict != known_verdict:
                 wrong.append(f"{key.task} at {key.times} n")
         result = f"it is not on {', '.join(wrong)}" if wrong else "it is, in every cell"
-        notes.append(f"control “{name}” must be {must}: {result}")
+        notes.append(f"control “{name}” must be {known_verdict}: {result}")
     absent = [name for name in protocol.arms if name not in ranked]
     if absent:
         notes.append(f"not run: {', '.join(absent)}")
@@ -229,7 +240,8 @@ def notes_on(protocol: Protocol, table: Table, ranked: Sequence[str]) -> list[st
 
 
 def costs_of(rows: Sequence[Row]) -> list[str]:
-    """Sizes of a variant's model, and its CPU time."""
+    """The cells of a table of costs: the sizes of a variant's model, and the median of the CPU
+    milliseconds of a training step; all empty if there are no rows."""
     if not rows:
         return [""] * (len(COST_NAMES) + 1)
     values = rows[0]["values"]

@@ -14,12 +14,12 @@ from attnlab.claims.trials import Row, Run, without_rate
 from attnlab.claims.work import RunsAhead
 from attnlab.settings.roles import last_of
 
-TaskOfRun = tuple[str, ...]  # the overrides of a run but those of attention and of its rate
+TaskAndSteps = tuple[str, ...]  # the overrides of a run but those of attention and of its rate
 
 
 @dataclass(frozen=True)
-class StandIn:
-    """A row of a baseline, with what makes it similar to another run of the same task."""
+class BaselineRun:
+    """A row of a baseline, with the rate and seed by which a similar run is looked for."""
 
     rate: float
     seed: int
@@ -29,15 +29,17 @@ class StandIn:
 def runs_ahead(
     protocol: Protocol, rows: Mapping[Run, Row], names: Sequence[str], *, quick: bool
 ) -> RunsAhead | None:
-    """The runs that some variants still need, and their CPU minutes, if each comes out, and takes
-    as long, as one of their baselines; None if a baseline has no runs of that kind."""
+    """An estimate of the runs that some variants still need, and of their CPU minutes: as if each
+    missing run had the result, and took the time, of the most similar run of a baseline. None if
+    the baselines have no run of its task and number of steps."""
     filled = dict(rows)
-    stand_ins = rows_of_baselines(protocol, rows)
+    baseline_runs = runs_of_baselines(protocol, rows)
     runs = 0
     seconds = 0.0
+    # Results choose the learning rates, so what is missing is asked again once all are there.
     while missing := missing_of_ranking(protocol, filled, names, quick=quick):
         for run in missing:
-            similar = stand_ins.get(task_of_run(run))
+            similar = baseline_runs.get(task_and_steps(run))
             if not similar:
                 return None
             row = most_similar(run, similar)
@@ -47,35 +49,40 @@ def runs_ahead(
     return RunsAhead(runs, seconds / 60)
 
 
-def rows_of_baselines(
+def runs_of_baselines(
     protocol: Protocol, rows: Mapping[Run, Row]
-) -> dict[TaskOfRun, list[StandIn]]:
-    """The rows of what variants are compared with, by task and number of steps."""
-    baselines = {attention_of(protocol.overrides(protocol.partner(x))) for x in protocol.arms}
-    found: dict[TaskOfRun, list[StandIn]] = {}
+) -> dict[TaskAndSteps, list[BaselineRun]]:
+    """The runs of all attentions with which variants are compared, by task and number of steps."""
+    baselines = set()
+    for name in protocol.arms:
+        baselines.add(attention_of(protocol.overrides(protocol.partner(name))))
+    found: dict[TaskAndSteps, list[BaselineRun]] = {}
     for run, row in rows.items():
         if attention_of(run.overrides) in baselines:
-            found.setdefault(task_of_run(run), []).append(StandIn(rate_of_run(run), run.seed, row))
+            of_task = found.setdefault(task_and_steps(run), [])
+            of_task.append(BaselineRun(rate_of_run(run), run.seed, row))
     return found
 
 
 def attention_of(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The overrides that choose the attention."""
+    """Of some overrides, those that choose the attention and its settings."""
     return tuple(filter(is_of_attention, overrides))
 
 
-def task_of_run(run: Run) -> TaskOfRun:
-    """What a run shares with those of other variants on its task, with as many steps."""
+def task_and_steps(run: Run) -> TaskAndSteps:
+    """The overrides of a run without those of attention and learning rate: equal for runs of other
+    variants on the same task that have the same number of steps."""
     return tuple(word for word in without_rate(run.overrides) if not is_of_attention(word))
 
 
 def rate_of_run(run: Run) -> float:
-    """The learning rate of a run."""
+    """The learning rate of a run, of which every run of the ranking has an override."""
     return float(last_of(run.overrides)["optim.lr"].partition("=")[2])
 
 
-def most_similar(run: Run, stand_ins: Sequence[StandIn]) -> Row:
-    """The row with the nearest rate, and of those one with the same seed."""
+def most_similar(run: Run, baseline_runs: Sequence[BaselineRun]) -> Row:
+    """The row of a baseline whose rate is nearest, as a factor; of several, that with the seed of
+    the run, if there is one."""
     rate = rate_of_run(run)
-    nearest = min(stand_ins, key=lambda x: (abs(math.log(x.rate / rate)), x.seed != run.seed))
+    nearest = min(baseline_runs, key=lambda x: (abs(math.log(x.rate / rate)), x.seed != run.seed))
     return nearest.row

@@ -42,12 +42,12 @@ def open_ranking(
     quick: bool = False,
     again: bool = False,
 ) -> Work:
-    """What `attnlab rank` does for some variants: all cells or, with `quick`, those of some tasks
-    and the shorter length. The rows of a variant of the user, `own`, are kept apart. With `again`,
-    the cells of one variant, or a sample of those of all, are repeated with another instruction
-    set."""
+    """What `attnlab rank` has to do for some variants: the missing runs of all their cells or,
+    with `quick`, of some tasks after n steps alone. With `own`, the one variant is the user's: it
+    must pass the checkup (BadInput), and its rows are kept apart. With `again`, the runs of its
+    cells, or of a sample of the cells of all, are repeated with another instruction set."""
     outputs = outputs.resolve()
-    if own:  # then it is the only one
+    if own:  # then it is the only name
         config = config_of(protocol, names[0])
         refuse_unhealthy(config, names[0])
         outputs /= name_of_directory(config, names[0])
@@ -67,7 +67,8 @@ def open_ranking(
 
 
 def refuse_unhealthy(config: "RunConfig", name: str) -> None:
-    """BadInput if a variant does not pass the checkup."""
+    """Examine a variant with attncheck, at its size on the first task; BadInput if it does not
+    pass."""
     from attncheck import checkup
 
     result = checkup(config.model(len(config.data().alphabet)), name=name)
@@ -76,7 +77,8 @@ def refuse_unhealthy(config: "RunConfig", name: str) -> None:
 
 
 def name_of_directory(config: "RunConfig", name: str) -> str:
-    """The directory of a variant of the user: another one if its settings or code change."""
+    """The name of the directory of a user's variant: its own name, and a digest of its settings,
+    which have a digest of its code, so that rows are never mixed after a change."""
     short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", name)[:60]
     digest = hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()
     return f"{short}~{digest[:8]}"
@@ -85,9 +87,11 @@ def name_of_directory(config: "RunConfig", name: str) -> str:
 def repetition(
     work: Work, again: Rows, protocol: Protocol, names: Sequence[str], *, quick: bool
 ) -> Work:
-    """What `--again` does instead: the cells of one variant, or a sample of those of all."""
+    """What `attnlab rank --again` has to do, instead of `work`: repeat the test runs of the cells
+    with a verdict of one variant or, if all are named, of a sample of those of all. BadInput if
+    no cell has a verdict. `again`: the rows of the repetition so far."""
     table = ranking_table(protocol, work.rows, names)
-    with_verdict = cells_with_verdict(protocol, table, quick=quick)
+    with_verdict = keys_with_verdict(protocol, table, quick=quick)
     if not with_verdict:
         raise BadInput("nothing is ranked that could be repeated; run the command without --again")
     cells = with_verdict if len(names) == 1 else sample_of_cells(table, with_verdict)
@@ -103,25 +107,27 @@ def repetition(
     )
 
 
-def cells_with_verdict(protocol: Protocol, table: Table, *, quick: bool) -> list[CellKey]:
-    """The cells with a verdict; `quick`: of the tasks of --quick, after n steps."""
+def keys_with_verdict(protocol: Protocol, table: Table, *, quick: bool) -> list[CellKey]:
+    """The keys of the cells with a verdict; with `quick`, only of those that `--quick` runs: of
+    some tasks, at the shorter of two trainings."""
     found = []
     for key, cell in table.items():
-        is_quick = protocol.tasks[key.task].quick and key.times == 1
+        is_quick = protocol.tasks[key.task].quick and key.times == 1  # after n steps, not 4 n
         if cell.has_verdict and (is_quick or not quick):
             found.append(key)
     return found
 
 
 def sample_of_cells(table: Table, with_verdict: Sequence[CellKey]) -> list[CellKey]:
-    """Some of the cells in which 9 or 10 of 10 seeds are on one side. The order is that of a
-    digest of their names, so that a new variant adds cells and does not exchange them all."""
+    """The cells that are repeated: 30 of those in which 9 or 10 of 10 seeds are on one side, so
+    that one more or one less changes the verdict. Which ones follows from a digest of their names,
+    so that a new variant adds cells and does not exchange them all."""
     close = [key for key in with_verdict if table[key].agree >= CLOSE]
     return sorted(close, key=digest_of_cell)[:SAMPLE]
 
 
 def digest_of_cell(key: CellKey) -> str:
-    """A fixed number for a cell that has nothing to do with its results."""
+    """A digest of the name of a cell, by which cells are ordered regardless of their results."""
     # A plain tuple, because samples that are published were drawn by its words.
     return hashlib.sha256(repr(tuple(key)).encode()).hexdigest()
 
@@ -129,7 +135,9 @@ def digest_of_cell(key: CellKey) -> str:
 def missing_again_of_cells(
     protocol: Protocol, rows: Mapping[Run, Row], again: Mapping[Run, Row], cells: Sequence[CellKey]
 ) -> list[Run]:
-    """The test runs of some cells, and of what they are compared with, that were not repeated."""
+    """The test runs of some cells, and of their partners, that are not among the repeated rows
+    `again`, at the learning rates that the pilots in `rows` choose. Where a run of 4 n steps is
+    among them, that of n steps is not: the longer one says both."""
     both_sides = []
     for key in cells:
         both_sides += [key, key._replace(variant=protocol.partner(key.variant))]
@@ -137,7 +145,7 @@ def missing_again_of_cells(
     runs = []
     for run in missing:
         longer = with_steps(run, LONG * task_steps(run))
-        said_by_longer = longer != run and longer in missing
-        if not is_pilot(run.seed) and not said_by_longer:  # a lost pilot is not repeated
+        is_said_by_longer = longer != run and longer in missing
+        if not is_pilot(run.seed) and not is_said_by_longer:  # a lost pilot is not repeated
             runs.append(run)
     return runs

@@ -40,6 +40,7 @@ class Limits:
     processors: tuple[str, ...] = ()
 
     def __add__(self, other: "Limits") -> "Limits":
+        """What two verdicts lack together."""
         return Limits(
             tuple(sorted({*self.lengths, *other.lengths})),
             tuple(dict.fromkeys([*self.rates, *other.rates])),
@@ -48,15 +49,15 @@ class Limits:
 
     @property
     def count(self) -> int:
-        """How many of the three are there."""
+        """How many of the three kinds of limits there are."""
         return bool(self.lengths) + bool(self.rates) + bool(self.processors)
 
     def __str__(self) -> str:
-        """Such as "at 300 steps, at one rate"; several lengths are of different predictions."""
+        """The words that a verdict needs, such as "at 300 steps, at one rate"."""
         words = []
         if len(self.lengths) == 1:
             words.append(f"at {self.lengths[0]:,} steps")
-        elif self.lengths:
+        elif self.lengths:  # several predictions, each of which was tested at one of the lengths
             each = ", ".join(f"{steps:,}" for steps in self.lengths)
             words.append(f"at one length each ({each} steps)")
         return ", ".join([*words, *self.rates, *self.processors])
@@ -86,30 +87,35 @@ def limits_of(judged: JudgedClaim) -> Limits:
 
 
 def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
-    """What the verdict on a prediction lacks; nothing if it is exempt."""
+    """What the verdict on a prediction, by its key, lacks; nothing if it or its claim is
+    exempt."""
     if judged.claim.exempt or judged.claim.predictions[key].exempt:
         return Limits()
     own = [finding for finding in judged.findings if finding.key == key]
     steps = {finding.trained_steps for finding in own if finding.trained_steps}
+    # The second length may be that of another prediction which asks the same.
     decided = [finding for finding in judged.needed() if finding.is_decided]
     lengths = {x.trained_steps for x in decided if same_question(x, own[0])} | steps
-    is_short = bool(steps) and max(lengths) < LONGER * min(lengths)
+    is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
+    rates = filter(None, map(limit_of_rates, own))
+    is_repeated = all(finding.name in judged.again for finding in own)
     return Limits(
-        tuple(sorted(steps)) if is_short else (),
-        tuple(dict.fromkeys(filter(None, map(rate_lacks, own)))),
-        () if all(finding.name in judged.again for finding in own) else ("on one processor",),
+        lengths=tuple(sorted(steps)) if is_at_one_length else (),
+        rates=tuple(dict.fromkeys(rates)),  # each once
+        processors=() if is_repeated else ("on one processor",),
     )
 
 
 def same_question(a: Finding, b: Finding) -> bool:
-    """Whether two findings measure the same of the same arms, whatever their steps and bounds."""
+    """Whether two findings measure the same metric of the same arms, whatever their numbers of
+    steps, learning rates and thresholds."""
     if (a.prediction.metric, a.prediction.read) != (b.prediction.metric, b.prediction.read):
         return False
     return arms_without_steps(a) == arms_without_steps(b)
 
 
 def arms_without_steps(finding: Finding) -> list[tuple[str, ...]]:
-    """The overrides of its arms but those of steps and rates."""
+    """The overrides of each arm of a finding, without those of steps and learning rates."""
     found = []
     for arm in finding.arms.values():
         words = without_rate(arm.overrides)
@@ -117,9 +123,9 @@ def arms_without_steps(finding: Finding) -> list[tuple[str, ...]]:
     return found
 
 
-def rate_lacks(finding: Finding) -> str:
-    """In which way the rates of a finding are not the best of each arm; empty if they are, or if
-    nothing is trained."""
+def limit_of_rates(finding: Finding) -> str:
+    """What a verdict must say of a finding whose learning rates may not be the best of each arm;
+    empty if they are the best, or if nothing is trained."""
     if not finding.trained_steps:
         return ""
     if not finding.prediction.rates:
@@ -128,7 +134,8 @@ def rate_lacks(finding: Finding) -> str:
 
 
 def reach_line(judged: JudgedClaim) -> str:
-    """On which models, lengths, rates, seeds and processors a verdict stands, in one line."""
+    """On which models, lengths, rates, seeds and processors a verdict stands, in one line: those
+    of the predictions for and against the sentence that have seeds."""
     findings = [x for x in judged.findings if x.prediction.role in DECIDE and x.values]
     if not findings:
         return "not trained yet"
@@ -140,7 +147,8 @@ def reach_line(judged: JudgedClaim) -> str:
 
 
 def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str]:
-    """Layers, channels, parameters, and how weights start."""
+    """The layers, channels and parameters of the models that some findings trained, and how their
+    weights start."""
     if not trained:
         return ["no training"]
     layers: set[int] = set()
@@ -149,7 +157,7 @@ def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str
     starts: set[str] = set()
     for finding in trained:
         for name, arm in finding.arms.items():
-            if is_measurement(arm.overrides):
+            if is_measurement(arm.overrides):  # an arm without a model, beside one with a model
                 continue
             settings = arm_settings(without_rate(arm.overrides), judged.claim.folder.parent)
             layers.add(settings["model.n_layer"])
@@ -165,16 +173,16 @@ def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str
 
 
 def training_in_words(trained: Sequence[Finding]) -> list[str]:
-    """Steps, and how learning rates were chosen."""
+    """For how many steps findings were trained, and how their learning rates were chosen."""
     if not trained:
         return []
-    chosen = [bool(finding.prediction.rates) for finding in trained]
-    if all(chosen):
+    are_chosen = [bool(finding.prediction.rates) for finding in trained]
+    if all(are_chosen):
         rates = "each arm at its best rate"
     else:
-        rates = "some arms at their best rate" if any(chosen) else "one rate"
+        rates = "some arms at their best rate" if any(are_chosen) else "one rate"
     fewest = min(finding.prediction.rate_seeds for finding in trained)
-    if any(chosen) and fewest < RATE_SEEDS:  # then the best rate is less sure
+    if any(are_chosen) and fewest < RATE_SEEDS:  # then the best rate is less sure
         rates += f", chosen by {amounts({fewest}, 'pilot')}"
     if any(finding.prediction.rate_by == "val_accuracy" for finding in trained):
         rates += ", that of the most right answers"
@@ -184,7 +192,8 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
 
 
 def amounts(numbers: Iterable[int], unit: str) -> str:
-    """Numbers with their unit: "2 layers", "300 and 1,200 steps", "10 to 40 seeds"."""
+    """Numbers with their unit: "2 layers", "300 and 1,200 steps", or, of three and more, the
+    lowest and the highest: "10 to 40 seeds". Empty if there are none."""
     known = [f"{number:,}" for number in sorted(set(numbers))]
     if not known:
         return ""
@@ -195,14 +204,15 @@ def amounts(numbers: Iterable[int], unit: str) -> str:
 
 
 def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
-    """The processors with their instruction sets; and those of the repetition."""
+    """The processors and instruction sets of the rows of findings; and those of the claim's
+    repetition, if it was repeated."""
     first = " and ".join(processors_of(row for _, row in rows_of_findings(findings)))
     second = processors_of(row for _, row in rows_of_findings(judged.again.values()))
     return f"{first}, again on {' and '.join(second)}" if second else first
 
 
 def processors_of(rows: Iterable[Row]) -> list[str]:
-    """The processors of rows, each with its instruction set."""
+    """The processors of rows, each once and with its instruction set, in alphabetical order."""
     names = set()
     for row in rows:
         of_row = instruction_set_of(row) or "instruction set not recorded"
@@ -211,14 +221,18 @@ def processors_of(rows: Iterable[Row]) -> list[str]:
 
 
 def risk_in_words(judged: JudgedClaim) -> str:
-    """How many of the predictions that decide were at risk: "1 of 3"."""
+    """How many of the predictions for and against the sentence were at risk, as they say and git
+    shows: "1 of 3"."""
     deciding = [x for x in judged.findings if x.prediction.role in DECIDE]
     at_risk = [x for x in deciding if x.prediction.at_risk and judged.was_at_risk(x)]
+    # A prediction with several lengths has as many findings, and counts once.
     return f"{len({x.key for x in at_risk})} of {len({x.key for x in deciding})}"
 
 
-def why_limited(judged: JudgedClaim) -> str:
-    """Why the words of a verdict are as they are, in a sentence for the table of all claims."""
+def reasons_for_words(judged: JudgedClaim) -> str:
+    """Why the words of a verdict are as they are, for the table of all claims: that it is
+    withdrawn or contradicted; or what keeps predictions open, what is exempt, and what is
+    lacking."""
     if judged.claim.withdrawn:
         return "withdrawn"
     if judged.verdict != judged.verdict_of_predictions:

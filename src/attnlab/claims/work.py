@@ -53,7 +53,8 @@ class Work:
 
     @property
     def new_rows(self) -> Rows:
-        """The rows to which new ones are added."""
+        """The rows to which new ones are added: those of the repetition if `--again` runs, which
+        alone sets the instruction set; or else those of the test."""
         return self.again if self.again is not None and self.smaller_set else self.rows
 
 
@@ -65,7 +66,8 @@ class Progress:
     of: str = ""
 
     def begin_round(self, work: Work, runs: int) -> None:
-        """Say what comes next; where rounds follow that depend on it, of about how many in all."""
+        """Print how many runs come next; and, where there is an estimate, of how many in all, as
+        rounds follow that depend on their results."""
         ahead = work.ahead() if work.ahead else None
         if ahead:
             self.of = f"about {self.ended + ahead.runs}"
@@ -75,13 +77,14 @@ class Progress:
             print(f"{runs} runs come next", flush=True)
 
     def end_run(self, run: Run) -> None:
-        """Say that a run ended."""
+        """Count a run that ended, and print it."""
         self.ended += 1
         print(f"{self.ended} of {self.of}: {run}", flush=True)
 
 
 def run_missing(work: Work, train: Callable[..., Row], jobs: int, minutes: float | None) -> bool:
-    """Run until nothing is missing; False if the time was over, and the same call continues.
+    """Run what is missing, with `train` in so many processes, until nothing is missing. False if
+    the minutes were over before (None: no limit); the same call then continues.
 
     What is missing follows from the rows so far, so it is asked for again after each round: the
     best rates are known only when all rates were tried. After a run that fails no other begins;
@@ -114,12 +117,15 @@ def run_round(
     until: float,
     progress: Progress,
 ) -> bool:
-    """Run some runs and keep their rows; False if the time was over before all had begun. After
-    an error no other run begins; it is raised when those that are running have ended."""
-    left = list(runs)[::-1]
+    """Run some runs and keep their rows, with commit and machine. False if the clock passed
+    `until`, as time.monotonic() tells it, before all had begun. After an error no other run
+    begins; it is raised when those that are running have ended. It is an error, too, if a run of
+    `--again` did not use the instruction set that it is for."""
+    left = list(runs)[::-1]  # reversed, so that pop takes the first
     errors: list[BaseException] = []
 
     def due() -> Iterator[tuple[Run, Path, Path, Sequence[str]]]:
+        """The arguments of `train` for each run that still may begin."""
         while left and not errors and time.monotonic() < until:
             run = left.pop()
             reads = work.reads.get(without_rate(run.overrides), ())
@@ -146,10 +152,9 @@ def run_round(
 
 
 def directory_of(run: Run, outputs: Path, commit: str) -> Path:
-    """The numbered directory of a run: the one in which this commit began it, or a new one.
-
-    Overrides may be longer than the name of a file; they are in `<n>.json` beside it.
-    """
+    """The directory of a run, `runs/<n>`: the one in which this commit began it, or the next
+    number. Which run has which number is written in `<n>.json` beside it, as overrides may be too
+    long for the name of a directory."""
     key = {"overrides": list(run.overrides), "seed": run.seed, "commit": commit}
     files = sorted((outputs / "runs").glob("*.json"))
     for file in files:
@@ -162,21 +167,22 @@ def directory_of(run: Run, outputs: Path, commit: str) -> Path:
 
 
 def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()) -> Row:
-    """Train one run as `train.py` does and read it, or call a measurement; the row of what it
-    gave. `folder` holds the functions of the claim."""
+    """Train one run in a directory as `train.py` does, and read it with the functions `reads`; or
+    call the measurement that it names. `folder` is that of the claim, which holds these functions.
+    The result, with the processor's time for all of it."""
     began = time.process_time()
     if is_measurement(run.overrides):
         status = "finished"
-        used = used_set("cpu", instruction_set())
+        used = instruction_set_used("cpu", instruction_set())
         values = dict(import_beside(folder, run.overrides[0])(run.seed))
     else:
         from attnlab.training.train import train  # Lightning takes seconds to import
 
         words = [*DEFAULTS, *run.overrides, f"seed={run.seed}"]
-        own = own_settings(folder.parent)
+        own = own_settings_dir(folder.parent)
         metrics = train(words, config_dir=own, folder=directory).metrics
         status = metrics["status"]
-        used = used_set(metrics["device"], metrics["instruction_set"])
+        used = instruction_set_used(metrics["device"], metrics["instruction_set"])
         values = values_of(metrics)
         if status != "diverged":
             for name in reads:
@@ -191,11 +197,9 @@ def train_run(run: Run, directory: Path, folder: Path, reads: Iterable[str] = ()
     }
 
 
-def used_set(device: str, capability: str) -> str:
+def instruction_set_used(device: str, capability: str) -> str:
     """The instruction set of a run as pages name it; on a GPU, the kind of the device.
-
-    PyTorch calls it DEFAULT where it uses no AVX, which on x86 is SSE4.2.
-    """
+    `capability` is PyTorch's word: DEFAULT where it uses no AVX, which on x86 is SSE4.2."""
     if device != "cpu":
         return device
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -203,10 +207,10 @@ def used_set(device: str, capability: str) -> str:
 
 
 def values_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row keeps of metrics.json: its numbers.
+    """What a row keeps of metrics.json: its numbers, without those that are settings or times.
 
-    A curve (of `probes=curve`, as in the ranking) is kept with the costs and, where lengths are
-    evaluated, the accuracy at the longest.
+    The curve of `probes=curve`, as of the ranking, is kept as well; and with it the costs and,
+    where several lengths of sequences are evaluated, the accuracy at the longest.
     """
     values: dict[str, Any] = {}
     for key, x in metrics.items():
@@ -220,7 +224,8 @@ def values_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_beside(folder: Path, name: str) -> Callable[..., Any]:
-    """`module.function`, from a file beside claim.yaml; BadInput if there is none."""
+    """The function `module.function`, of a module in `folder`, beside claim.yaml; BadInput if it
+    cannot be imported."""
     try:
         return resolve_name(f"{folder.parent.name}.{folder.name}.{name}")
     except (ModuleNotFoundError, AttributeError) as error:
@@ -228,31 +233,34 @@ def import_beside(folder: Path, name: str) -> Callable[..., Any]:
 
 
 def composed(overrides: Sequence[str], experiments: Path) -> tuple["RunConfig", str]:
-    """The configuration of a run of claims, and the name of its variant; BadInput with the
-    sentence of the command if there is none."""
+    """The checked configuration of a run of claims, and the name of its variant. Settings in
+    `conf` of the directory of claims count, too. BadInput, in the words of the command line, if
+    the overrides are wrong."""
     from attnlab.settings.words import composed_from
     from attnlab.training.config import read_config
 
-    cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    cfg, variant = composed_from([*DEFAULTS, *overrides], own_settings_dir(experiments))
     return read_config(cfg), variant
 
 
 @cache
 def arm_settings(overrides: tuple[str, ...], experiments: Path) -> dict[str, Any]:
-    """What the overrides of an arm set, under dotted keys, with what they leave out as it is
-    composed. They are not checked, which takes longer, and imports code."""
+    """The settings with which an arm is trained, under dotted keys: its overrides, and what they
+    leave as it is by default; of a measurement, its name alone. They are not checked, which would
+    take longer and import code."""
     if is_measurement(overrides):
         return {"the measurement": overrides}
     from omegaconf import OmegaConf
 
     from attnlab.settings.words import composed_from
 
-    cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings(experiments))
+    cfg, _ = composed_from([*DEFAULTS, *overrides], own_settings_dir(experiments))
     settings = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in ARM_GROUPS}
     return flat(in_present_words(settings))
 
 
-def own_settings(experiments: Path) -> str | None:
-    """The directory `conf` beside the claims, whose settings only claims use, if there is one."""
+def own_settings_dir(experiments: Path) -> str | None:
+    """The path of the directory `conf` beside the claims, whose settings claims alone use; None if
+    there is none."""
     own = experiments.resolve() / "conf"
     return str(own) if own.is_dir() else None

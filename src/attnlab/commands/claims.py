@@ -105,7 +105,7 @@ def rank(
         LONG,
         find_ranking,
         is_without_pattern,
-        with_own,
+        with_own_variant,
     )
     from attnlab.claims.ranking_page import publish_ranking, ranking_report
     from attnlab.claims.ranking_work import open_ranking
@@ -120,7 +120,7 @@ def rank(
     names = list(protocol.arms)
     own = bool(attention)
     if attention:
-        protocol, name = with_own(protocol, attention)
+        protocol, name = with_own_variant(protocol, attention)
         names = [name]
     outputs = Path("outputs/rank")
     work = open_ranking(protocol, names, outputs, own=own, quick=quick, again=again)

@@ -9,7 +9,7 @@ from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.ranking import Cell, Protocol, ranking_table, why_exploratory_cells
-from attnlab.claims.ranking_page import family_of_cells, with_verdict
+from attnlab.claims.ranking_page import cells_with_verdict, family_of_cells
 from attnlab.claims.reach import limits_of, reach_line
 from attnlab.claims.work import Work
 
@@ -70,7 +70,7 @@ def ranking_content(
     """The cells of some variants at some lengths, as multiples of n steps."""
     table = ranking_table(protocol, work.rows, names, work.again)
     shown = {key: cell for key, cell in table.items() if key.times in lengths}
-    family = family_of_cells(with_verdict(shown))
+    family = family_of_cells(cells_with_verdict(shown))
     ahead = work.ahead() if work.ahead else None
     cells = []
     for key, cell in shown.items():
