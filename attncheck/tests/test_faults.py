@@ -117,7 +117,7 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (modes, "_require_the_same_after_other_lengths", nothing, "a scale of the longest text"),
     (padding, "_require_own_documents", nothing, "documents of row 0"),
     (loss, "_require_one_softmax", nothing, "a softmax before the loss"),
-    (causal, "_gradients_switched", nothing, "a window and the hint"),
+    (causal, "_require_the_same_with_gradients_switched", nothing, "a window and the hint"),
     (causal, "_leak_of_an_id", nothing, "an id that occurs again"),
     (states, "ten_thousandfold", lambda weight, rng, tables: weight, "fill of -1e4"),
     (gradients, "_slope", lambda tried, state: gradients.Slope(1.0, 1.0), "detached values"),

@@ -114,7 +114,7 @@ def test_large_weights_stay_in_place_unless_calls_write_into_them(
     before = {name: x.detach().clone() for name, x in model.named_parameters()}
     expected = checkup(model).to_dict()
     monkeypatch.setattr(subject, "LARGE", 1)
-    assert bool(package.prepared(model).spared) == (how == "never")
+    assert bool(package.prepared(model).unwritten) == (how == "never")
     assert checkup(model).to_dict() == expected
     assert all(torch.equal(before[name], x) for name, x in model.named_parameters())
 
@@ -179,6 +179,8 @@ def test_what_does_not_apply_is_said() -> None:
         package.assert_documents_separate(LM())
     with pytest.raises(CannotCheck, match="one sequence at a time"):
         package.assert_rows_independent(Habit("one row", LM()), vocab_size=V, block_size=37)
+    with pytest.raises(CannotCheck, match="give left, right"):
+        package.assert_padding_ignored(Served(), side="lefft")
 
 
 def test_steps_that_are_refused_are_said() -> None:
@@ -218,7 +220,7 @@ def test_a_report_says_all_and_ends_with_the_first_of_the_faults() -> None:
 def test_other_inputs_differ_at_every_position(sample: torch.Tensor | None) -> None:
     tried = prepared(LM() if sample is None else Attention(), sample)
     x = tried.draw(8, 37)
-    assert not (tried.other(x) == x).any()
+    assert not (tried.other_inputs(x) == x).any()
 
 
 def test_other_weights_are_those_that_are_trained() -> None:

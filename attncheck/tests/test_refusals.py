@@ -237,7 +237,7 @@ def test_an_error_of_the_checkup_is_none_of_the_model(
     monkeypatch.setattr(causality, "dependence", None)
     done = attncheck("small.py:LM")
     assert done.code == 4 and "the checkup raised TypeError" in done.out, done
-    monkeypatch.setattr("attncheck.subject.best_dtype", None)
+    monkeypatch.setattr("attncheck.subject.find_best_dtype", None)
     done = attncheck("small.py:LM")
     assert done.code == 4 and "Traceback" in done.err, done
 

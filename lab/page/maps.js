@@ -16,14 +16,13 @@ export function openHead(experiment) {
   const [first, second] = models;
   const readsOn = ({ allowed }) => allowed[1] === 1; // the first query reads the second key
   const leaking = readsOn(first) === readsOn(second) ? null : models.find(readsOn);
-  if (!experiment.chosen) {
-    const found = leaking ? mostAhead(leaking.patterns, T) : mostApart(first.patterns, second.patterns, T);
-    Object.assign(experiment, { layer: found.layer, head: found.head });
-  }
+  const found = leaking ? mostAhead(leaking.patterns, T) : mostApart(first.patterns, second.patterns, T);
+  const { layer, head, weight } = found;
+  if (!experiment.chosen) Object.assign(experiment, { layer, head });
   const place = placeOf(experiment);
   if (experiment.chosen) return `The maps show ${place}, which you chose.`;
+  if (weight === 0) return `The maps show ${place}; in no head do the two models differ.`;
   if (!leaking) return `The maps show ${place}, where the two models differ most.`;
-  const { weight } = mostAhead(leaking.patterns, T);
   return (
     `The maps show ${place}: of all heads of “${leaking.arm.name}”, the one that attends most to the next ` +
     `character, with ${(100 * weight).toFixed(0)} % of its weight.`

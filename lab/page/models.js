@@ -42,6 +42,7 @@ export class Experiment {
     this.running = false; // as the reader wants it
     this.looping = false; // whether `train` is at work; after a stop it ends with its step
     this.pace = 0; // steps per second
+    this.validating = false; // nothing stops it: a worker validates in one action
     this.done = false;
     this.layer = 0;
     this.head = 0;
@@ -125,12 +126,13 @@ export class Experiment {
   }
 
   async finish() {
+    this.validating = true;
+    this.changed(this);
     await this.each(async (model) => {
       model.validated = (await model.ask("validate")).loss;
     });
     await this.write();
-    this.running = false;
-    this.done = true;
+    Object.assign(this, { running: false, validating: false, done: true });
     this.end();
     this.changed(this);
   }

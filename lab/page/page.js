@@ -24,7 +24,7 @@ import {
   differences,
   explanation,
   outcome,
-  timeLeft,
+  progress,
   wholeSteps,
 } from "./words.js";
 
@@ -104,7 +104,7 @@ function openLesson(lesson, given = {}) {
     `layers of width ${model.n_embd}, which read ${model.block_size} characters of Shakespeare. Queries and keys ` +
     `start ${startInWords(model.init)} (model.init=${model.init}). Seed ${seed}.`;
   const settings = steps === wholeSteps(lesson) ? { seed } : { seed, steps };
-  history.replaceState(history.state, "", joinAddress(lesson.id, settings));
+  keepForm(joinAddress(lesson.id, settings));
 }
 
 function startInWords(init) {
@@ -118,10 +118,12 @@ async function openAddress() {
   const { found, refused } = readSettings(given, id === "own" ? OWN_SETTINGS : LESSON_SETTINGS);
   if (id === "own") {
     const packed = given.find(([name]) => name === "text")?.[1];
-    const text = packed ? await unpackText(packed).catch(() => null) : history.state?.text;
+    const text = packed ? await unpackText(packed).catch(() => null) : history.state?.form?.text;
     if (text === null) refused.push("its text is damaged.");
     else if (found.source === "own" && !text) refused.push("it was too short for the text: paste it again.");
-    openOwn({ ...OWN.defaults, ...found, text: text ?? "" });
+    const choice = { ...OWN.defaults, ...found, text: text ?? "" };
+    putIntoForm(history.state?.form ?? choice);
+    openOwn(choice);
   } else {
     openLesson(lesson ?? LESSONS[0], found);
     if (id && !lesson) refused.push(`There is no lesson ${id}.`);
@@ -162,10 +164,14 @@ function fillForm() {
   FORM.init.append(...OWN.inits.map((init) => option(init, `${init}: ${startInWords(init)}`)));
 }
 
-/** Open the form with a choice of settings. */
+const FIELDS = [...Object.keys(OWN_SETTINGS), "text"];
+
+function putIntoForm(fields) {
+  for (const name of FIELDS) FORM[name].value = fields[name];
+}
+
+/** Show the form as the reader left it, and below it the experiment of a choice. */
 function openOwn(choice) {
-  for (const name of Object.keys(OWN_SETTINGS)) FORM[name].value = choice[name];
-  FORM.text.value = choice.text;
   const kept = page.kept.get("own");
   open(kept && isSame(kept.lesson.choice, choice) ? kept : ownExperiment(choice));
   $("setup").textContent =
@@ -208,17 +214,18 @@ function readForm() {
   return { choice: { ...found, text }, refused };
 }
 
-/** The address holds the settings, and a short text; the browser keeps a longer one for a reload. */
+/** The address holds the settings, and a short text. */
 async function keepOwn({ text, ...settings }) {
   const packed = settings.source === "own" && text ? await packText(text) : null;
   if (page.experiment.lesson.id !== "own") return;
-  keepText(joinAddress("own", packed ? { ...settings, text: packed } : settings));
+  keepForm(joinAddress("own", packed ? { ...settings, text: packed } : settings));
 }
 
-/** Keep the text beside the address, where a reload finds it; browsers keep some megabytes. */
-function keepText(address = location.href) {
-  const text = FORM.text.value;
-  history.replaceState({ text: text.length > 2 * MOST_CHARACTERS ? "" : text }, "", address);
+/** Keep the fields beside the address, where a reload finds them; browsers keep some megabytes. */
+function keepForm(address = location.href) {
+  const form = Object.fromEntries(FIELDS.map((name) => [name, FORM[name].value]));
+  if (form.text.length > 2 * MOST_CHARACTERS) form.text = "";
+  history.replaceState({ form }, "", address);
 }
 
 /** An experiment of one's own as a lesson without a question. */
@@ -277,9 +284,12 @@ async function readFile() {
   changedForm();
 }
 
+let keeping = 0;
+
 function changedForm() {
   showForm();
-  keepText();
+  clearTimeout(keeping);
+  keeping = setTimeout(keepForm, 500); // Firefox refuses more than 200 changes of the address in 10 s
 }
 
 // ---- training
@@ -349,9 +359,11 @@ let drawn = 0; // the step that was drawn last
 /** Show the state of an experiment, if it is the one that the reader looks at. */
 function show(experiment) {
   if (experiment !== page.experiment || !experiment.ready) return;
-  const { stepsDone, running, done } = experiment;
-  showPace(experiment);
-  $("pause").hidden = done;
+  const { stepsDone, running, done, validating } = experiment;
+  $("progress").max = experiment.steps;
+  $("progress").value = stepsDone;
+  $("speed").textContent = progress(experiment);
+  $("pause").hidden = done || validating;
   $("pause").textContent = running ? "Stop" : "Continue";
   const seldom = CALM.matches && running && stepsDone > drawn && stepsDone - drawn < 50;
   if (!seldom) {
@@ -359,19 +371,6 @@ function show(experiment) {
     draw();
   }
   if (done && $("result").hidden) showResult();
-}
-
-function showPace({ stepsDone, steps, pace, done, models, secondsLeft }) {
-  $("progress").max = steps;
-  $("progress").value = stepsDone;
-  if (done) $("speed").textContent = `${steps} steps done`;
-  else if (stepsDone === steps)
-    $("speed").textContent = `${steps} steps; now the loss on all of the validation text …`;
-  else {
-    const left = stepsDone < 3 ? "" : `, ${timeLeft(secondsLeft)}`;
-    const speed = pace ? `, ${pace.toFixed(pace < 10 ? 1 : 0)} steps per second` : "";
-    $("speed").textContent = `step ${stepsDone} of ${steps}${left}${speed}, ${models[0].operations}`;
-  }
 }
 
 function draw() {
@@ -447,15 +446,23 @@ function showResult() {
   $("share").textContent = "Copy a link";
   $("result").hidden = false;
   $("evidence").hidden = false;
-  bringAnswer();
+  if (!isWritingNext(experiment)) bringAnswer();
+  $("announce").textContent = `Training is done. ${$("outcome").textContent}`;
+  if (document.hidden) document.title = `Done: ${TITLE}`;
+}
+
+/** Whether the reader is at work on the next experiment: then the page stays, and the keys go on
+ *  into the form. */
+function isWritingNext({ lesson }) {
+  if (lesson.id !== "own" || !$("own").contains(document.activeElement)) return false;
+  const { choice, refused } = readForm();
+  return refused.length > 0 || !isSame(choice, lesson.choice);
 }
 
 /** The answer comes to the top of the window, where the maps are below it. */
 function bringAnswer() {
   $("result").scrollIntoView({ behavior: "instant", block: "start" });
   $("outcome").focus({ preventScroll: true });
-  $("announce").textContent = `Training is done. ${$("outcome").textContent}`;
-  if (document.hidden) document.title = `Done: ${TITLE}`;
 }
 
 function variantsOf({ arms }) {
@@ -498,8 +505,9 @@ function nextLesson() {
 function again() {
   const { lesson, guess, seed, steps } = page.experiment;
   if (lesson.id === "own") {
+    FORM.seed.value = seed + 1;
     openOwn({ ...lesson.choice, seed: seed + 1 });
-    $("own").requestSubmit();
+    start(page.experiment).catch(fail);
     return;
   }
   openLesson(lesson, { seed: seed + 1, steps });
@@ -566,6 +574,7 @@ $("own").oninput = changedForm;
 $("file").onchange = readFile;
 
 fillForm();
+putIntoForm(history.state?.form ?? { ...OWN.defaults, text: "" });
 for (const lesson of LESSONS) {
   const button = make("button", { type: "button", "data-id": lesson.id }, lesson.switch);
   button.onclick = () => openLesson(lesson);
@@ -573,8 +582,7 @@ for (const lesson of LESSONS) {
   $("switches").append(button);
 }
 const ownButton = make("button", { type: "button", "data-id": "own" }, "Your own experiment");
-ownButton.onclick = () =>
-  openOwn(page.kept.get("own")?.lesson.choice ?? { ...OWN.defaults, text: FORM.text.value });
+ownButton.onclick = () => openOwn(page.kept.get("own")?.lesson.choice ?? { ...OWN.defaults, text: "" });
 $("switches").append(ownButton);
 for (const source of SOURCES) {
   const shown = make("pre", { tabindex: "0" }, source.textContent.trim());

@@ -2,8 +2,8 @@
 
 /** Which answer is right, for what was measured; `gap` is the second loss minus the first. */
 const JUDGES = {
-  worse: ({ gap, second }) => (second > 4 ? 2 : Number(gap > 0.05)),
-  slightly: ({ gap, second }) => (second > 4 ? 2 : Number(gap > 0.1)),
+  worse: (measured) => worseThan(0.05, measured),
+  slightly: (measured) => worseThan(0.1, measured),
   leak: ({ gap }) => (gap < -0.8 ? 2 : Number(gap <= 0.05)),
   sign: ({ gap }) => {
     if (gap > 0.05) return 0;
@@ -18,6 +18,12 @@ const JUDGES = {
     return apart < 0.2 ? 1 : 2;
   },
 };
+
+/** Whether the second model is worse, and then whether it learns at all: early, no model does. */
+function worseThan(limit, { gap, second }) {
+  if (gap <= limit) return 0;
+  return second > 4 ? 2 : 1;
+}
 
 export function answerOf(lesson, measured) {
   return JUDGES[lesson.judge](measured);
@@ -123,7 +129,16 @@ function otherSeeds({ arms }, seed) {
   return [...names].map(([seeds, of]) => `Of ${of.join(" and ")}, the published seeds are ${seeds}.`);
 }
 
-/** How long the rest will take. */
+/** How far an experiment is, and how long the rest will take. */
+export function progress({ stepsDone, steps, running, validating, done, pace, secondsLeft, models }) {
+  if (done) return `${steps} steps done`;
+  if (validating) return `${steps} steps; now the loss on all of the validation text …`;
+  if (!running) return `stopped at step ${stepsDone} of ${steps}`;
+  const left = stepsDone < 3 ? "" : `, ${timeLeft(secondsLeft)}`;
+  const speed = pace ? `, ${pace.toFixed(pace < 10 ? 1 : 0)} steps per second` : "";
+  return `step ${stepsDone} of ${steps}${left}${speed}, ${models[0].operations}`;
+}
+
 export function timeLeft(seconds) {
   if (seconds < 8) return "a few seconds left";
   if (seconds < 90) return `about ${5 * Math.round(seconds / 5)} s left`;

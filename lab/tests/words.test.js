@@ -10,6 +10,7 @@ import {
   differences,
   explanation,
   outcome,
+  progress,
   publishedShare,
   timeLeft,
 } from "../page/words.js";
@@ -31,9 +32,11 @@ const ANSWERS = [
   ["worse", { gap: 0.04, second: 2 }, 0],
   ["worse", { gap: 0.06, second: 2 }, 1],
   ["worse", { gap: 2, second: 4.1 }, 2],
+  ["worse", { gap: 0.04, second: 4.1 }, 0],
   ["slightly", { gap: 0.09, second: 2 }, 0],
   ["slightly", { gap: 0.11, second: 2 }, 1],
   ["slightly", { gap: 2, second: 4.1 }, 2],
+  ["slightly", { gap: -0.01, second: 4.1 }, 0],
   ["leak", { gap: 0.06 }, 0],
   ["leak", { gap: -0.7 }, 1],
   ["leak", { gap: -0.9 }, 2],
@@ -81,6 +84,31 @@ test("a difference is told with its sign and size", () => {
   assert.match(outcome(LEAK, { gap: 2e-6 }), /2e-6 nats above/);
   assert.match(outcome(LEAK, { gap: 0 }), /same loss/);
 });
+
+const AT_WORK = {
+  stepsDone: 4,
+  steps: 12,
+  running: true,
+  validating: false,
+  done: false,
+  pace: 2,
+  secondsLeft: 5,
+  models: [{ operations: "WebAssembly" }],
+};
+const PROGRESS = {
+  "at work": [{}, /^step 4 of 12, .*left, 2\.0 steps per second/],
+  "just begun": [{ stepsDone: 0, pace: 0 }, /^step 0 of 12, WebAssembly$/],
+  stopped: [{ running: false }, /^stopped at step 4 of 12$/],
+  "stopped after the last step": [{ stepsDone: 12, running: false }, /^stopped at step 12 of 12$/],
+  validating: [{ stepsDone: 12, validating: true }, /validation text/],
+  "validating, behind another lesson": [{ stepsDone: 12, validating: true, running: false }, /validation text/],
+  done: [{ stepsDone: 12, running: false, done: true }, /^12 steps done$/],
+};
+for (const [name, [state, said]] of Object.entries(PROGRESS)) {
+  test(`the progress of an experiment: ${name}`, () => {
+    assert.match(progress({ ...AT_WORK, ...state }), said);
+  });
+}
 
 test("the time that is left has one unit", () => {
   const told = [3, 12, 89, 200].map(timeLeft);

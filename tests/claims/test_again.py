@@ -7,7 +7,7 @@ import pytest
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import processors_in_words
 from attnlab.claims.finding import rows_of_arm
-from attnlab.claims.judged_claim import judge_claim, missing_again, set_to_repeat
+from attnlab.claims.judged_claim import instruction_set_of_repetition, judge_claim, missing_again
 from attnlab.claims.trials import Run
 from attnlab.claims.work import used_set
 
@@ -113,9 +113,9 @@ def test_the_set_is_one_that_the_rows_do_not_have():
     claim = claim_of()
     for used, other in (("AVX512", "AVX2"), ("AVX2", "SSE4.2"), (None, "SSE4.2")):
         rows = rows_of(claim, GOOD, used)
-        assert set_to_repeat(claim, rows, {}) == other
+        assert instruction_set_of_repetition(claim, rows, {}) == other
     begun = rows_of(claim, GOOD[:2], "AVX2")
-    assert set_to_repeat(claim, rows, begun) == "AVX2"
+    assert instruction_set_of_repetition(claim, rows, begun) == "AVX2"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from attnlab.claims.attempts import (
     attempts_in_words,
     attempts_of,
     changed_words,
-    is_other_threshold,
+    has_other_threshold,
 )
 from attnlab.claims.claim import Claim
 from attnlab.claims.judged_claim import judge_claim
@@ -115,4 +115,4 @@ def test_words_that_were_changed_after_the_runs_stay_on_the_page(folder, change,
      ({1e-9}, {20.0}, True), ({0.5}, {0.5, 1.0}, False), (set(), {1.0}, False)],
 )  # fmt: skip
 def test_a_threshold_is_compared_by_what_it_means(then, now, other):
-    assert is_other_threshold(frozenset(then), frozenset(now)) == other
+    assert has_other_threshold(frozenset(then), frozenset(now)) == other

@@ -50,7 +50,7 @@ YES, NO = [1.0], [-1.0]
     ],
 )
 def test_a_prediction_is_judged(values, bounds, most, verdict, yes, n, undecided):
-    tally = judge(values, *bounds, most=most)
+    tally = judge(values, *bounds, most_seeds=most)
     assert (tally.verdict, tally.may_change) == (verdict, undecided)
     assert (tally.agree, tally.n) == (yes, n)
 
@@ -67,7 +67,7 @@ def test_the_probability_of_a_verdict_is_that_of_all_sequences(most, share, expe
         values = [x for k, size in stages for x in YES * k + NO * (size - k)]
         ways = math.prod(math.comb(size, k) for k, size in stages)
         weight = ways * share ** sum(counts) * (1 - share) ** (most - sum(counts))
-        p[judge(values, *ABOVE, most=most).verdict] += weight
+        p[judge(values, *ABOVE, most_seeds=most).verdict] += weight
     assert p["confirmed"] == pytest.approx(expected, abs=1e-6)
     assert p["refuted"] == pytest.approx(expected, abs=1e-6) or share > 0.5
 
@@ -75,7 +75,7 @@ def test_the_probability_of_a_verdict_is_that_of_all_sequences(most, share, expe
 @pytest.mark.parametrize("n", range(1, 13))
 def test_the_interval_of_a_median_is_exact_and_leaves_out_nan(n):
     values = [float(5 * i % 13) or INF for i in range(n)]
-    tally, ordered = judge([NAN, *values], *ABOVE, most=9), sorted(values)
+    tally, ordered = judge([NAN, *values], *ABOVE, most_seeds=9), sorted(values)
     assert tally.median == (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
     def encloses(r):  # the share of all 2^n sides of the true median on which values may lie

@@ -92,6 +92,23 @@ def test_as_many_pilots_choose_a_rate_as_declared(settings, seeds):
         assert len(arm.choose({})[1]) == seeds * len(arm.rates)
 
 
+@pytest.mark.parametrize(("by", "best"), [("val_loss", 0.003), ("val_accuracy", 0.01)])
+def test_a_rate_is_chosen_by_what_is_declared(by, best):
+    claim = claim_of(rates=[0.001, 0.003, 0.01, 0.03], rate_seeds=1, rate_by=by)
+    arm = next(iter(claim.arms_of(claim.predictions["slope"], None).values()))
+    measured = {
+        0.001: {"val_loss": 3.0, "val_accuracy": 0.1},
+        0.003: {"val_loss": 1.0, "val_accuracy": 0.8},  # sure of its wrong answers is worse
+        0.01: {"val_loss": 1.5, "val_accuracy": 0.9},
+        0.03: None,  # diverged
+    }
+    rows = {}
+    for rate, values in measured.items():
+        status = "finished" if values else "diverged"
+        rows[arm.run(1000, rate)] = {"status": status, "values": values or {}}
+    assert arm.choose(rows).rate == best
+
+
 @pytest.mark.parametrize(
     "settings",
     [

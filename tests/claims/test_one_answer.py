@@ -54,7 +54,7 @@ def test_rows_that_are_known_to_ask_the_same_are_found_and_a_planted_sign_is_see
             row["values"] = row["values"] | {"val_loss": row["values"]["val_loss"] - 0.3}
     planted = judge_claim(claim, rows, committed=COMMITTED_ROWS)
     assert "wide by unscaled" in unlike(planted)
-    assert planted.doubt(next(x for x in planted.findings if x.key == "wide"))
+    assert planted.why_open(next(x for x in planted.findings if x.key == "wide"))
 
 
 def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:

@@ -7,7 +7,7 @@ import pytest
 from attnlab.claims.claim import Claim
 from attnlab.claims.declared import git, lost_rows
 from attnlab.claims.judged_claim import judge_claim, judge_files, missing_again, missing_runs
-from attnlab.claims.ranking import Protocol, exploratory_cells, ranking_table
+from attnlab.claims.ranking import Protocol, ranking_table, why_exploratory_cells
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from attnlab.claims.trials import Run
 
@@ -27,7 +27,7 @@ def rows_of(declared: Claim | Protocol) -> Rows:
 
 @by_claim
 def test_rows_are_complete_and_of_the_declared_claim(claim: Claim) -> None:
-    assert judge_files(claim).exploratory() == ""
+    assert judge_files(claim).why_exploratory() == ""
     assert missing_runs(claim, rows_of(claim)) == []
     again = Rows(claim.folder / COMMITTED_AGAIN)
     test_rows = judge_files(claim).test_rows()
@@ -47,7 +47,7 @@ def test_the_sizes_of_a_ladder_are_those_of_its_rows(claim: Claim) -> None:
 def test_rows_of_the_ranking_are_of_the_declared_protocol() -> None:
     again = Rows(RANKING.folder / COMMITTED_AGAIN)
     table = ranking_table(RANKING, rows_of(RANKING), RANKING.arms, again)
-    assert exploratory_cells(RANKING, table) == ""
+    assert why_exploratory_cells(RANKING, table) == ""
     assert all(cell.rows for cell in table.values())
 
 

@@ -9,10 +9,11 @@ import yaml
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import came_out, power_in_words
 from attnlab.claims.finding import Finding
-from attnlab.claims.judge import chance_of_error, power
+from attnlab.claims.judge import power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim
 from attnlab.claims.reach import reach_line, risk_in_words, verdict_words, why_limited
 from attnlab.claims.trials import Run
+from attnlab.runs.seed_statistics import chance_of_wrong_verdict
 
 RATES = [0.001, 0.003, 0.01]
 SEEDS = range(10)
@@ -218,7 +219,7 @@ def test_the_power_of_the_rule_is_computed():
     chances = [power(most, 0.9) for most in (10, 20, 40)]
     assert chances == pytest.approx([0.349, 0.872, 0.996], abs=5e-4)
     assert power(20, 0.85) == pytest.approx(0.66, abs=0.01)  # 17 of 20, as of recall_state
-    assert chance_of_error(40) == pytest.approx(1 / 214, rel=0.01)
+    assert chance_of_wrong_verdict(40) == pytest.approx(1 / 214, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_a_pilot_in_another_file_tells_the_outcome(tmp_path, made, rate, words, 
     judged = judge_claim(claim, rows, committed=committed)
     assert judged.was_at_risk(judged.findings[0]) is at_risk
     assert risk_in_words(judged) == ("1 of 1" if at_risk else "0 of 1")
-    assert bool(judged.exploratory()) != at_risk
+    assert bool(judged.why_exploratory()) != at_risk
 
 
 def finding(yes, n, most=20) -> Finding:

@@ -45,10 +45,11 @@ def score(row: Row, metric: str, worst: float) -> float:
 
 
 def rows_of_arm(
-    words: list[str], rates: list[float], pilots: int, rows: list[Row]
+    words: list[str], rates: list[float], pilots: int, by: str, rows: list[Row]
 ) -> dict[int, Row]:
-    """The rows of an arm by seed; with rates, those at the rate with the lowest mean loss of as
-    many seeds from 1000 on, of all that were tried."""
+    """The rows of an arm by seed; with rates, those at the rate with the lowest mean loss, or the
+    highest mean accuracy, of as many seeds from 1000 on, of all that were tried."""
+    sign = -1 if by == "val_accuracy" else 1
     choosing = range(1000, 1000 + pilots)
     by_rate: dict[float, dict[int, Row]] = defaultdict(dict)
     for row in rows:
@@ -60,7 +61,8 @@ def rows_of_arm(
     losses = {}
     for rate, of_rate in by_rate.items():
         if rate and set(choosing) <= set(of_rate):
-            losses[rate] = fmean(score(of_rate[seed], "val_loss", math.inf) for seed in choosing)
+            of_pilots = [score(of_rate[seed], by, sign * math.inf) for seed in choosing]
+            losses[rate] = sign * fmean(of_pilots)
     if not losses:
         return {}
     return by_rate[min(sorted(losses), key=losses.__getitem__)]
@@ -143,7 +145,8 @@ def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> 
             if steps:
                 words += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
         rates = size.get("rates") or prediction.get("rates", [])
-        arms.append(rows_of_arm(words, rates, pilots, rows))
+        by = prediction.get("rate_by", "val_loss")
+        arms.append(rows_of_arm(words, rates, pilots, by, rows))
     first = prediction.get("first_seed", claim["first_seed"])
     values = []
     for seed in range(first, first + most_seeds(claim, prediction)):
@@ -245,7 +248,7 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
         if prediction.get("role", "for") == "for" and len(finding.scores) == 2:
             said = first_time[finding.key][finding.name]
             if without_room(prediction, said, [*finding.scores.values()][1]):
-                assert judged.doubt(finding)
+                assert judged.why_open(finding)
                 first_time[finding.key]["no room"] = Said("open")
     assert verdict_on_claim(claim, first_time, second_time) == judged.verdict
     first_time = recomputed(claim, rows)

@@ -7,7 +7,7 @@ import pytest
 from attnlab.claims.claim import Claim, functions_by_arm
 from attnlab.claims.declared import Declared
 from attnlab.claims.finding import Finding
-from attnlab.claims.judge import answer_with
+from attnlab.claims.judge import answer_of_seed
 from attnlab.claims.judged_claim import judge_files
 from attnlab.claims.ranking import Protocol
 from attnlab.claims.rows import Rows
@@ -81,8 +81,8 @@ def test_a_seed_that_decides_is_trained_again(claim: Claim, tmp_path: Path) -> N
         spread = max(TOLERANCE, max(recorded) - min(recorded))
         assert scores[-1] == pytest.approx(recorded[at], abs=spread), run
     bounds = (prediction.above, prediction.below, prediction.always)
-    answer = answer_with(prediction.value(scores), *bounds)
-    assert answer == answer_with(finding.values[at], *bounds)
+    answer = answer_of_seed(prediction.value(scores), *bounds)
+    assert answer == answer_of_seed(finding.values[at], *bounds)
 
 
 @pytest.mark.parametrize("task", PROTOCOL.tasks)

@@ -11,7 +11,7 @@ import yaml
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import prediction_table, publish_claims
 from attnlab.claims.declared import UNCHECKED, commit_of, lost_rows
-from attnlab.claims.judged_claim import judge_claim, seeds_seen
+from attnlab.claims.judged_claim import judge_claim, warning_of_seen_seeds
 from attnlab.claims.markdown import BEGIN, END
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import Run
@@ -161,11 +161,11 @@ def test_a_prediction_is_compared_with_the_commit_of_its_rows(mine, change, comm
     claim = Claim.read(mine / "claim.yaml")
     judged = judge_claim(claim, Rows(mine / "rows.jsonl"))
     assert [len(x.values) for x in judged.findings if x.key in "pq"] == [10, 10]
-    found = judged.exploratory()
+    found = judged.why_exploratory()
     assert found.startswith(said) and bool(found) == bool(said)
     shutil.rmtree(mine.parents[1] / ".git")  # now it cannot be checked
     assert commit_of(mine) == ""
-    assert judged.exploratory().startswith("Exploratory" if at.endswith("+") else UNKNOWN)
+    assert judged.why_exploratory().startswith("Exploratory" if at.endswith("+") else UNKNOWN)
 
 
 @pytest.mark.parametrize("at_risk", [False, True])
@@ -184,7 +184,7 @@ def test_what_is_at_risk_was_declared_before_its_pilots(mine, at_risk):
         marked["predictions"][name]["at_risk"] = at_risk
         (mine / "claim.yaml").write_text(yaml.safe_dump(marked))
         judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
-        assert bool(judged.exploratory()) == (at_risk and refused)
+        assert bool(judged.why_exploratory()) == (at_risk and refused)
 
 
 def test_at_risk_is_said_as_shown_only_where_git_shows_it(mine):
@@ -234,7 +234,7 @@ def test_a_run_of_an_earlier_test_tells_the_outcome_as_a_pilot_does(mine):
     (mine / "claim.yaml").write_text(yaml.safe_dump(content))
     commit(mine)
     judged = judge_claim(Claim.read(mine / "claim.yaml"), Rows(mine / "rows.jsonl"))
-    assert judged.exploratory().startswith("Exploratory")
+    assert judged.why_exploratory().startswith("Exploratory")
     assert claim_content(judged, 0)["predictions"][0]["at_risk"] is False
 
 
@@ -292,10 +292,10 @@ def test_a_row_that_was_changed_or_removed_is_not_published(mine):
 
 def test_a_seed_that_was_run_before_is_said(mine, tmp_path):
     claim, outputs = Claim.read(mine / "claim.yaml"), tmp_path / "outputs"
-    assert seeds_seen(claim, outputs) == ""
+    assert warning_of_seen_seeds(claim, outputs) == ""
     Rows(outputs / "mine" / "rows.jsonl").add(row_of(["y=1", "attn=old"], 1000, "abc+"))
-    assert seeds_seen(claim, outputs) == ""  # of a pilot
+    assert warning_of_seen_seeds(claim, outputs) == ""  # of a pilot
     Rows(outputs / "mine" / "rows.jsonl").add(row_of(["y=1", "attn=old"], 303, "abc+"))
-    assert "303" in seeds_seen(claim, outputs)
+    assert "303" in warning_of_seen_seeds(claim, outputs)
     (mine.parents[1] / "code.py").write_text("changed")
-    assert seeds_seen(claim, outputs) == ""  # it is exploratory anyway
+    assert warning_of_seen_seeds(claim, outputs) == ""  # it is exploratory anyway

@@ -8,7 +8,7 @@ from attnlab.claims.claim import Claim, Prediction
 from attnlab.claims.judged_claim import judge_claim, missing_runs
 from attnlab.claims.ranking import Protocol, missing_of_ranking, with_own
 from attnlab.claims.rows import Rows
-from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_with
+from attnlab.claims.trials import Arm, Run, metric_of, read_test, rows_until_missing
 from attnlab.claims.work import composed
 from attnlab.errors import BadInput
 from tests.conftest import ROOT
@@ -92,7 +92,7 @@ def test_a_number_of_a_row(row, key, worst, value):
     assert metric_of(row, key, worst) == pytest.approx(value, nan_ok=True)
     found = [row_of(1.0, x=1.0), row, row_of(1.0, x=1.0)]
     there = row["status"] == "diverged" or key in row["values"]
-    assert rows_with(key, found) == (found if there else found[:1])  # up to the first gap
+    assert rows_until_missing(key, found) == (found if there else found[:1])  # up to the first gap
 
 
 def claim_of(most=20, **settings):

@@ -109,6 +109,8 @@ TO_THE_END = """
   document.querySelector(`[data-id=${experiment.lesson.id}]`).click();
   seen.kept = page.experiment === experiment && text("pause") === "Continue";
   document.getElementById("pause").click();
+  await until(() => experiment.validating);
+  seen.stoppable = !document.getElementById("pause").hidden;
   await until(() => !document.getElementById("result").hidden);
   seen.steps = experiment.models.map((model) => model.losses.length);
   seen.losses = experiment.models.map((model) => model.validated);
@@ -169,6 +171,7 @@ def see_lesson(folder: Path, lesson: str, steps: int, dark: bool) -> None:
     first, second = runs_of(lesson)
     assert seen["steps"] == [steps, steps] and 2 <= seen["stopped"] < steps
     assert seen["button"] == "Continue" and seen["dark"] == dark
+    assert not seen["stoppable"]  # while it validates
     assert all(0 < loss < 6 for loss in seen["losses"]) and len(set(seen["losses"])) == 2
     assert all(f"{loss:.5f}" in seen["table"] for loss in seen["losses"])
     assert f"attn={first.variant},{second.variant} seed=3" in seen["command"]
@@ -211,8 +214,26 @@ OWN = """
   for (const bad of ["", "a".repeat(5000), "short", "ab ".repeat(1_800_000), "\\u{1F600}"]) {
     put(bad);
     submit();
-    seen.refused.push([text("refused"), FORM.text.value === bad, page.experiment.stepsDone]);
+    const fields = JSON.stringify(FIELDS.map((name) => FORM[name].value));
+    document.querySelector("[data-id=heads]").click();
+    document.querySelector("[data-id=own]").click();
+    const kept = fields === JSON.stringify(FIELDS.map((name) => FORM[name].value));
+    submit();
+    seen.refused.push([text("refused"), kept, page.experiment.stepsDone]);
   }
+  const { replaceState } = history;
+  let changes = 0;
+  history.replaceState = (...given) => {
+    changes += 1;
+    replaceState.apply(history, given);
+  };
+  for (let key = 0; key < 300; key++) put("x".repeat(key));  // browsers refuse as many changes
+  await until(() => changes > 0);
+  seen.changes = changes;
+  history.replaceState = replaceState;
+  putIntoForm({ ...OWN.defaults, text: "" });
+  await openAddress();  // as after a reload
+  seen.reloaded = [FORM.source.value, FORM.text.value.length];
   FORM.second.value = "zero_fill";
   FORM.init.value = "gpt2";
   FORM.rate.value = "1e-3";
@@ -222,14 +243,23 @@ OWN = """
   await until(() => page.experiment.stepsDone >= 1);
   submit();  // a second click
   seen.second = [text("refused"), page.kept.get("own") === page.experiment];
+  FORM.text.focus();
+  put("the next text");
   await until(() => page.experiment.done);
+  seen.writing = document.activeElement === FORM.text && FORM.text.value === "the next text";
   seen.arms = page.experiment.lesson.arms.map(({ settings }) => settings);
   seen.command = text("command");
   seen.outcome = text("outcome");
   const { found } = readSettings(splitAddress(location.hash).given, OWN_SETTINGS);
   const packed = splitAddress(location.hash).given.find(([name]) => name === "text")[1];
   seen.address = { ...found, text: await unpackText(packed) };
-  seen.text = FORM.text.value;
+  seen.text = page.experiment.text;
+  FORM.source.value = "shakespeare";
+  FORM.first.value = "zero_fill";
+  FORM.steps.value = "1";
+  submit();
+  await until(() => page.experiment.done && text("outcome").includes("1 steps"));
+  seen.equal = [text("outcome"), text("shown")];
 """
 
 
@@ -238,6 +268,9 @@ def test_an_experiment_of_ones_own(tmp_path: Path) -> None:
     seen = visit(tmp_path, "#own", OWN)
     assert all(said and kept and steps == 0 for said, kept, steps in seen["refused"])
     assert len({said for said, _, _ in seen["refused"]}) == len(seen["refused"])
+    assert seen["changes"] == 1 and seen["reloaded"] == ["own", 299]
+    assert seen["writing"]
+    assert "same loss" in seen["equal"][0] and "in no head" in seen["equal"][1]
     assert seen["second"][0] and seen["second"][1]
     assert seen["address"]["text"] == seen["text"]
     chosen = {"second": "zero_fill", "init": "gpt2", "rate": 1e-3, "steps": 6, "source": "own"}

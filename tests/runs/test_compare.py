@@ -251,7 +251,7 @@ def test_the_exit_code_is_the_decision_on_what_is_asked(
     for variant, difference in {"sdpa": 0.0, **others}.items():
         for seed in range(10):
             write_run(tmp_path, variant, seed, 2.0 + seed / 100 + difference)
-    assert compared_runs(read_runs(tmp_path)).decision == code
+    assert compared_runs(read_runs(tmp_path)).exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from attnlab.errors import BadInput
 from attnlab.runs.best_rate import at_best
 from attnlab.runs.compare import compare
 from attnlab.runs.frame import known_column, read_curves, read_run, read_runs, read_scalars
-from attnlab.runs.report import ten_seeds
+from attnlab.runs.report import commands_with_ten_seeds
 from tests.invented import write_run
 
 
@@ -94,7 +94,7 @@ def test_a_layer_of_the_users_own_is_apart_from_the_variant_it_was_typed_with(
     assert len(compared["Mine"].pairs) == 2 and compared["Mine"].group.variant == "Mine"
     (own,) = compare(frame, baseline="Mine", where=["attn=Other"])[1:]
     assert own.baseline is not None and own.baseline.label.startswith("Mine")
-    (command,) = ten_seeds([compared["Mine"].group])
+    (command,) = commands_with_ten_seeds([compared["Mine"].group])
     assert "attn=sdpa attn._target_=my.Mine" in command  # `attn=Mine` would be no choice
 
 

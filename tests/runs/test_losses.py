@@ -34,6 +34,7 @@ def losses(name: str, differences: list[float], first: int = 0) -> list[Row]:
     [
         ([-0.1] * 10, "better", "unequal", 0),
         ([-0.01 - seed / 1e4 for seed in range(10)], "better", "equal", 1),
+        ([-0.1] * 5 + [-0.01] * 5, "better", "open", 3),  # by less than the margin, perhaps
         ([0.1] * 10, "worse", "unequal", 1),
         ([-0.1] * 9 + [0.1], "open", "open", 3),
         ([-0.1], "open", "open", 3),  # one seed is no progress
@@ -48,7 +49,7 @@ def test_verdicts_and_exit_codes(
     table = table_of(*losses("base", [0.0] * 10), *losses("own", differences))
     found = attnlab.judge(table, within=0.05)
     (row,) = found.table[found.table.run == "own"].to_dict("records")
-    assert (row["verdict"], row["within"], found.decision) == (verdict, within, code)
+    assert (row["verdict"], row["within"], found.exit_code) == (verdict, within, code)
 
 
 def test_it_is_the_verdict_of_compare(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_it_is_the_verdict_of_compare(tmp_path: Path) -> None:
 def test_other_seeds_are_no_pairs(seeds: list[int], said: str) -> None:
     rows = [("base", seed, 2.0) for seed in seeds]
     found = attnlab.judge(table_of(*rows, ("own", 1337, 1.9)))
-    assert said in found.text() and found.decision == 3
+    assert said in found.text() and found.exit_code == 3
 
 
 def test_the_last_step_counts_and_unequal_steps_are_said() -> None:
@@ -93,7 +94,7 @@ def test_the_last_step_counts_and_unequal_steps_are_said() -> None:
 def test_what_was_trained_for_longer_is_no_progress(steps: int, code: int) -> None:
     rows = [*losses("base", [0.0] * 10), *losses("own", [-0.1] * 10)]
     found = attnlab.judge(table_of(*rows, step=[1000] * 10 + [steps] * 10))
-    assert found.decision == code
+    assert found.exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def test_chances_are_those_of_all_continuations(seen: int) -> None:
     start += ["yes"] * (look - seen - few)
     exact = {"confirmed": 0.0, "refuted": 0.0}
     for rest in product(kinds, repeat=few):
-        verdict, judged, _ = verdict_of([*start, *rest], look)
-        if judged == look and verdict != "open":
-            exact[verdict] += math.prod(chances[answer] for answer in rest)
+        counted = verdict_of([*start, *rest], look)
+        if counted.seeds == look and counted.verdict != "open":
+            exact[counted.verdict] += math.prod(chances[answer] for answer in rest)
     found = verdict_chances(start, chances)[look]
     assert (found["confirmed"], found["refuted"]) == pytest.approx(tuple(exact.values()))
 

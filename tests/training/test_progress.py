@@ -15,7 +15,12 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from attnlab.training.callbacks import StepBar
 from attnlab.training.config import read_config
 from attnlab.training.run import Request, make_trainer
-from attnlab.training.sweep_progress import begin_sweep, in_minutes, note_end_of_run, runs_of
+from attnlab.training.sweep_progress import (
+    begin_sweep,
+    note_end_of_run,
+    readable_duration,
+    runs_of,
+)
 from tests.conftest import settings
 
 
@@ -63,7 +68,7 @@ def test_a_sweep_counts_the_runs_that_ended(
     ("seconds", "text"), [(7, "7 s"), (99, "99 s"), (600, "10 min"), (9000, "2.5 h")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert in_minutes(seconds) == text
+    assert readable_duration(seconds) == text
 
 
 @pytest.mark.parametrize("resumed_at", [0, 100])

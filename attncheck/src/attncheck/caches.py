@@ -77,11 +77,12 @@ class Reorders(Protocol):
 
 @dataclass(frozen=True)
 class CacheStep:
-    """A step of a model that takes a cache under one name and returns it under another."""
+    """A `DecodingStep` and `PaddedStep` of a model that takes a cache under one name and returns
+    it under another. The cache is a pair: that of the model, and how many tokens are in it."""
 
-    argument: str
-    part: str
-    flags: dict[str, bool] = field(default_factory=dict)
+    argument: str  # that takes the cache
+    part: str  # of what the model returns, which is the cache, see `parts_of`
+    flags: dict[str, bool] = field(default_factory=dict)  # arguments that make it return one
     place: str = ""  # an argument that is told where the step begins
     place_as: str = ""  # "number", "row" (n,) or "rows" (B, n)
     mask_dtype: torch.dtype = torch.int64
@@ -93,11 +94,13 @@ class CacheStep:
         cache: tuple[object, int] | None,
         real: Tensor | None = None,
     ) -> tuple[object, tuple[object, int]]:
+        """What the model returns for the next ids (B, n), and the cache after them. `real` (B, T)
+        is the mask of all tokens so far."""
         more: dict[str, object] = dict(self.flags)
-        held, begin = cache if cache is not None else (None, 0)
+        of_model, begin = cache if cache is not None else (None, 0)
         end = begin + ids.shape[1]
-        if held is not None:
-            more[self.argument] = held
+        if of_model is not None:
+            more[self.argument] = of_model
         if real is not None:
             more["attention_mask"] = real.to(self.mask_dtype)
         match self.place_as:
@@ -109,24 +112,25 @@ class CacheStep:
                 more[self.place] = torch.arange(begin, end, device=ids.device).expand(len(ids), -1)
         returned = plainly(model, ids, **more)
         new = parts_of(returned).get(self.part)
-        return returned, (held if new is None else new, end)  # None if it was changed in place
+        return returned, (of_model if new is None else new, end)  # None: it was changed in place
 
 
 def cache_step_of(tried: Subject) -> CacheStep:
-    """How a model takes and returns its cache, seen from what it returns; CannotCheck if it does
-    not."""
+    """How a model takes and returns its cache: by the names of its arguments, and of the parts
+    that it returns in a first step. CannotCheck if it takes or returns none, or refuses that
+    step."""
     takes = arguments_of(tried.model)
     arguments = [name for name in CACHES if name in takes]
     if not arguments:
         raise CannotCheck("no argument for a cache is known")
     flags = {name: True for name in FLAGS if name in takes}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     choices = [flags]
-    if "use_cache" not in takes and open_ended:
+    has_keywords = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    if has_keywords and "use_cache" not in takes:  # which **kwargs may take
         choices = [{**flags, "use_cache": True}, flags]
     errors: list[str] = []
     for chosen in choices:
-        x = tried.draw(tried.batch(2), min(tried.length, 8))
+        x = tried.draw(tried.rows_at_once(2), min(tried.length, 8))
         with tried.evaluating(), torch.no_grad():
             try:
                 returned = plainly(tried.model, x.to(tried.device), **chosen)
@@ -134,15 +138,17 @@ def cache_step_of(tried: Subject) -> CacheStep:
                 errors.append(in_one_line(error))
                 continue
         for argument in arguments:
-            part = _returned_cache(returned, argument, arguments)
+            part = _part_with_cache(returned, argument, is_only_one=len(arguments) == 1)
             if part:
                 return CacheStep(argument, part, chosen, mask_dtype=mask_dtype(tried))
-    why = errors[0] if len(errors) == len(choices) else "the model returns none"
+    all_refused = len(errors) == len(choices)
+    why = errors[0] if all_refused else "the model returns none"
     raise CannotCheck(f"the cache {', '.join(arguments)} is not tried: {why}; give step")
 
 
-def _returned_cache(returned: object, argument: str, arguments: list[str]) -> str:
-    """The part of what a model returns that is its cache, or ""."""
+def _part_with_cache(returned: object, argument: str, *, is_only_one: bool) -> str:
+    """The name of the part of what a model returns that is the cache of an argument; "" if none is
+    known. Other names than that of the argument are only taken for the only cache of the model."""
     if isinstance(returned, Tensor):
         return ""
     parts = {name: x for name, x in parts_of(returned).items() if x is not None}
@@ -150,14 +156,18 @@ def _returned_cache(returned: object, argument: str, arguments: list[str]) -> st
     for name in usual:
         if name in parts:
             return name
+    if not is_only_one:
+        return ""
     if isinstance(returned, tuple) and not names_of_parts(returned):
         # Logits first, then the cache, unless that is a loss.
-        for name, x in list(parts.items())[1:]:
-            if not (isinstance(x, Tensor) and x.numel() == 1) and len(arguments) == 1:
-                return name
-        return ""
+        caches = [
+            name
+            for name, x in list(parts.items())[1:]
+            if not (isinstance(x, Tensor) and x.numel() == 1)
+        ]
+        return caches[0] if caches else ""
     named = [name for name in parts if name.removeprefix("new_") in CACHES or "present" in name]
-    return named[0] if len(named) == 1 and len(arguments) == 1 else ""
+    return named[0] if len(named) == 1 else ""
 
 
 @as_assertion
@@ -188,9 +198,9 @@ class StepPlan:
     """The sizes of the steps in which a sequence is decoded."""
 
     name: str
-    sizes: tuple[int, ...]
-    real: Tensor | None = None  # (B, T) bool, True = token
-    turned: bool = False  # the rows of the cache are turned around before each step
+    sizes: tuple[int, ...]  # tokens of each step
+    real: Tensor | None = None  # (B, T) bool, True = token, False = padding; None: no mask
+    rows_reversed: bool = False  # the order of rows is reversed before each step with a cache
 
 
 @dataclass(frozen=True)
@@ -199,28 +209,32 @@ class Wrong:
 
     plan: StepPlan
     number: int  # of the step, the first is 0 and has no cache
-    change: float  # relative to the standard deviation
-    chance: bool = False  # whether it gives other outputs each time
+    change: float  # of the outputs, relative to their standard deviation
+    by_chance: bool = False  # whether the step gives other outputs each time
 
     @property
     def begin(self) -> int:
+        """The position of the first token of the step."""
         return sum(self.plan.sizes[: self.number])
 
     @property
     def size(self) -> int:
+        """How many tokens the step has."""
         return self.plan.sizes[self.number]
 
     @property
     def plan_up_to_it(self) -> StepPlan:
-        """The steps up to this one."""
+        """The plan without the steps after this one."""
         return replace(self.plan, sizes=self.plan.sizes[: self.number + 1])
 
     @property
     def is_unclear(self) -> bool:
-        """Whether nothing can be said of what it reads."""
-        return self.chance or not isfinite(self.change)
+        """Whether nothing can be said of what it reads: its outputs are different each time, or
+        not finite."""
+        return self.by_chance or not isfinite(self.change)
 
     def __str__(self) -> str:
+        """The plan, where it is wrong first, and by how much, in a line."""
         step = f"in a step of {self.size} tokens, " if self.size > 1 else ""
         by = f"by {self.change:.2g} of the std"
         return f"{self.plan.name}: wrong from position {self.begin} on, {step}{by}"
@@ -228,53 +242,57 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Reads:
-    """What a step reads with the cache and in one pass: (T, n), by how much each of its n outputs
-    moves with each input, as a share of the largest such change."""
+    """By how much each of the n outputs of a step moves with each of the T inputs up to its end,
+    as a share of the largest such change: with the cache (T, n), and in one pass (T, n)."""
 
-    begin: int
+    begin: int  # the position of the first token of the step
     cached: Tensor
     one_pass: Tensor
-    tolerance: float  # what rounding moves
+    tolerance: float  # what moves an output by no more is not read
     padding: tuple[int, ...] = ()  # the inputs that are padding
 
     def reads_ahead(self) -> bool:
-        """Whether an output reads later tokens of its own step."""
+        """Whether with the cache, an output reads later tokens of its own step."""
         n = self.cached.shape[1]
         j = torch.arange(len(self.cached))[:, None]
         later = j > self.begin + torch.arange(n)
         return bool(((self.cached > IS_READ) & later).any())
 
     def only_cached(self) -> list[int]:
-        """The inputs that are read with the cache alone."""
-        more = (self.cached > IS_READ) & (self.one_pass <= self.tolerance)
+        """The inputs that some output reads with the cache and not in one pass. What is between
+        the limits of both, `IS_READ` and `tolerance`, is not known to be read or unread."""
+        more = (self.cached > IS_READ) & (self.one_pass <= self.tolerance)  # (input, output)
         return more.any(1).nonzero().flatten().tolist()
 
     def only_one_pass(self) -> list[int]:
-        """The inputs that are read in one pass alone."""
-        less = (self.one_pass > IS_READ) & (self.cached <= self.tolerance)
+        """The inputs that some output reads in one pass and not with the cache, see
+        `only_cached`."""
+        less = (self.one_pass > IS_READ) & (self.cached <= self.tolerance)  # (input, output)
         return less.any(1).nonzero().flatten().tolist()
 
 
 def step_plans(T: int, prefill: int) -> list[StepPlan]:
-    """The ways to step that are tried."""
+    """Plans for sequences of up to T tokens: three for the first 2 * prefill of them, in steps of
+    one, of one after a prefill, and of several, and further ones up to the end."""
     short = min(T, 2 * prefill)
     prefill = min(prefill, short - 1)
-    tried = [
+    plans = [
         StepPlan("one token at a time", (1,) * short),
         StepPlan("after a prefill", (prefill,) + (1,) * (short - prefill)),
         StepPlan("several tokens at a time", (SEVERAL,) * (short // SEVERAL)),
     ]
     if short + 8 < T:  # beyond a window
-        tried.append(StepPlan(f"up to {T}", (T - 8,) + (1,) * 8))
-        tried.append(StepPlan(f"several up to {T}", (T - 8, SEVERAL, SEVERAL)))
+        plans.append(StepPlan(f"up to {T}", (T - 8,) + (1,) * 8))
+        plans.append(StepPlan(f"several up to {T}", (T - 8, SEVERAL, SEVERAL)))
     if T > 2 * SEVERAL:
-        tried.append(StepPlan(f"a long step after {SEVERAL}", (SEVERAL, T - SEVERAL)))
-    return tried
+        plans.append(StepPlan(f"a long step after {SEVERAL}", (SEVERAL, T - SEVERAL)))
+    return plans
 
 
 def plans_of_each_size(T: int, most: int) -> list[StepPlan]:
-    """T tokens as a prompt, a step of the rest, and a step of one token, which reads what the step
-    has left in the cache: prompts of all lengths, or some at random."""
+    """Plans of T tokens in three steps: a prompt, the rest but one token, and that token, which
+    reads what the second step has left in the cache. Prompts are of all lengths, or of `most` at
+    random, the same for the same T."""
     prompts = list(range(1, T - 1))
     if len(prompts) > most:
         order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(T))
@@ -285,8 +303,8 @@ def plans_of_each_size(T: int, most: int) -> list[StepPlan]:
 
 
 def with_prefix_at_once(plan: StepPlan, prefix: int) -> StepPlan:
-    """A plan whose first step has all tokens of a prefix, which may see each other. It begins at
-    the first token if padding is before it."""
+    """The plan, whose first steps are merged until they have all tokens of a prefix, which may see
+    each other. It begins at the first token of the row with most padding before it."""
     padding = 0 if plan.real is None else int(plan.real.int().argmax(1).max())
     sizes = [*plan.sizes]
     while prefix and len(sizes) > 1 and sizes[0] < padding + prefix:
@@ -295,20 +313,22 @@ def with_prefix_at_once(plan: StepPlan, prefix: int) -> StepPlan:
 
 
 def padded_step_plans(plans: list[StepPlan], rows: int) -> list[StepPlan]:
-    """The same with padding before or after the first tokens of a row."""
-    tried: list[StepPlan] = []
+    """Three plans for each plan: with one row that is padded left, and with two rows (one, if the
+    model takes one at a time), the second of which is padded left, or before its middle."""
+    padded: list[StepPlan] = []
     for plan in plans:
         at = torch.arange(sum(plan.sizes))[None]
         n = at.shape[1]
         padding = prime_up_to(n // 4)
         left = at >= padding
-        after = (at < n // 2 - padding) | (at >= n // 2)  # no step behind a prefill is padding
-        tried.append(replace(plan, name=f"{plan.name}, a padded row alone", real=left))
-        for name, real in (("rows padded left", left), ("right", after)):
+        # The end of the prefill is padding, but no later step, so that each has tokens.
+        right = (at < n // 2 - padding) | (at >= n // 2)
+        padded.append(replace(plan, name=f"{plan.name}, a padded row alone", real=left))
+        for name, real in (("rows padded left", left), ("right", right)):
             if rows > 1:
                 real = torch.cat([torch.ones_like(real), real])
-            tried.append(replace(plan, name=f"{plan.name}, {name}", real=real))
-    return tried
+            padded.append(replace(plan, name=f"{plan.name}, {name}", real=real))
+    return padded
 
 
 @dataclass
@@ -321,18 +341,18 @@ class PlansTried:
     rounded: list[str] = field(default_factory=list)  # by how much rounding changes outputs
 
     def sizes_in_words(self) -> str:
-        """Which sizes of steps were tried."""
+        """Which lengths of prompts and sizes of steps were tried, as the end of a sentence."""
         prompts = ranges_in_words([plan.sizes[0] for plan in self.ran])
         steps = ranges_in_words([size for plan in self.ran for size in plan.sizes[1:]])
         return f", in steps of {steps} after prompts of {prompts} tokens"
 
     def refused_in_words(self) -> list[str]:
-        """What the model refuses, each reason once."""
-        said: dict[str, list[str]] = {}
+        """Which plans the model refuses, in a phrase for each reason."""
+        names_of: dict[str, list[str]] = {}
         for name, error in self.refused.items():
-            said.setdefault(in_one_line(error), []).append(name)
+            names_of.setdefault(in_one_line(error), []).append(name)
         lines = []
-        for why, names in said.items():
+        for why, names in names_of.items():
             others = f" and {len(names) - 1} other ways" if names[1:] else ""
             verb = "are" if others else "is"
             lines.append(f"{names[0]}{others}, which {verb} refused ({why})")
@@ -345,15 +365,15 @@ def check_cache_equal(
     """Decoding with a cache gives the outputs of one pass, see `assert_cache_equal`."""
     remarks: list[str] = []
     if step is None:
-        step = cache_step_of(tried)
-        step = _with_places(tried, step, remarks)
-    return _in_some_precision(tried, Decoding(step, padded_step), remarks)
+        step = _told_where_it_begins(tried, cache_step_of(tried), remarks)
+    return _check_in_some_dtype(tried, Decoding(step, padded_step), remarks)
 
 
 def check_padded_cache(tried: Subject) -> Passed:
-    """The same of rows of different lengths alone, for a model that takes `attention_mask`."""
-    step = _with_places(tried, cache_step_of(tried), [])
-    return _in_some_precision(tried, Decoding(step, step, only_padded=True), [])
+    """Decoding rows of different lengths with a cache, which are padded, gives the outputs of one
+    step of all tokens, for a model that takes `attention_mask`."""
+    step = _told_where_it_begins(tried, cache_step_of(tried), [])
+    return _check_in_some_dtype(tried, Decoding(step, step, only_padded=True), [])
 
 
 @dataclass(frozen=True)
@@ -371,89 +391,93 @@ class Decoding:
         return self.step
 
 
-def _in_some_precision(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
-    """`_check_cache` in the best precision or, if no step works there, in the model's own: some
-    caches are of that, whatever the precision of the weights is."""
+def _check_in_some_dtype(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
+    """`_check_cache` in the best dtype or, if no step works there, in the model's own: some caches
+    are of that, whatever the dtype of the weights is."""
     try:
         return _check_cache(tried, decoding, remarks)
     except CannotCheck:
-        if tried.best is None:
+        if tried.best_dtype is None:
             raise
-    return _check_cache(replace(tried, best=None), decoding, remarks)
+    return _check_cache(replace(tried, best_dtype=None), decoding, remarks)
 
 
 def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Passed:
-    """Decoding in one precision gives the outputs of one pass; CannotCheck if no step works.
+    """Decoding gives the outputs of one pass in each state of `CACHE_STATES`; CannotCheck if no
+    step works.
 
-    The remarks are those on the step; further ones are added to a copy.
+    `remarks` are those on the step, which are told with others.
     """
     said = "decoding with a cache gives the outputs of one pass"
     visits = Visits(tried, "a cache ", remarks=[*remarks])
-    rounds = False
+    cache_rounds = False
     for state in visits.through(CACHE_STATES):
         is_left_out = state != EVALUATION and not tried.effort.every_state
         if decoding.only_padded and (state.training or is_left_out):
             continue
-        if rounds and state.weights is not Weights.OWN:
+        if cache_rounds and state.weights is not Weights.OWN:  # see `is_rounding`
             visits.not_tried.append(f"a cache {state}, for it rounds")
             continue
         with visits.visit(state) as there, torch.no_grad():
-            plans = _check_state(there, decoding)
+            plans = _require_plans_right(there, decoding)
             if state == EVALUATION:
                 said += plans.sizes_in_words()
                 visits.not_tried += plans.refused_in_words()
                 visits.remarks += plans.rounded[:1]
-                rounds = bool(plans.rounded)
+                cache_rounds = bool(plans.rounded)
     if not can_reorder(tried, decoding.step):
         visits.not_tried.append("another order of rows in the cache, as in beam search")
     return visits.passed(said)
 
 
-def _check_state(tried: Subject, decoding: Decoding) -> PlansTried:
-    """What the plans show in the state of a subject; CheckFailed if a step is wrong."""
-    calm = steady(tried)
-    if calm.restored and tried.state.training:
+def _require_plans_right(tried: Subject, decoding: Decoding) -> PlansTried:
+    """CheckFailed if a step is wrong in the state of the subject. Returns what the plans have
+    shown. CannotCheck if calls in training mode change the model, if outputs in the best dtype are
+    not finite, or if no step works."""
+    steadied = steady(tried)
+    if steadied.restore_each_call and tried.state.training:
         raise CannotCheck("each call changes the model there, so steps differ from one pass")
-    without_graph = replace(calm, state=replace(tried.state, grad=False))
+    without_graph = replace(steadied, state=replace(tried.state, grad=False))
     plans = _try_plans(without_graph, decoding)
-    if not all(isfinite(wrong.change) for wrong in plans.wrong):
-        own = tried.best is None or tried.state.own_dtype
-        if not own:
-            raise CannotCheck("outputs are not finite in this precision")
+    is_finite = all(isfinite(wrong.change) for wrong in plans.wrong)
+    is_best_dtype = tried.best_dtype is not None and not tried.state.in_own_dtype
+    if is_best_dtype and not is_finite:  # the caller then tries the model's own dtype
+        raise CannotCheck("outputs are not finite in this precision")
     if plans.wrong:
         raise _failed(without_graph, decoding, plans)
     return plans
 
 
 def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
-    """The plans that are tried in the state of a subject."""
+    """The plans that are tried in the state of the subject: all in evaluation mode, and fewer in
+    other states and of a large model; in training mode only single steps after a prefill."""
     effort = tried.effort
-    plans = step_plans(tried.length, max(effort.prefill, tried.prefix))
-    every: list[StepPlan] = []
+    usual = step_plans(tried.length, max(effort.prefill, tried.prefix))
+    plans: list[StepPlan] = []
     if not decoding.only_padded:
-        every = plans
-        if tried.affordable(tried.length) < 64:  # a large model
-            every = every[:3]
-        every[0] = replace(every[0], sizes=every[0].sizes[: tried.prefix + effort.single_steps])
-        plainly = replace(tried.state, own_dtype=False) == EVALUATION
-        has_one_plan = not plainly and not effort.every_state
-        if tried.state.training or has_one_plan:
-            return every[1:2]
+        is_large = tried.affordable_sequences(tried.length) < 64
+        plans = usual[:3] if is_large else usual[:]
+        plans[0] = replace(plans[0], sizes=plans[0].sizes[: tried.prefix + effort.single_steps])
+        is_plain = replace(tried.state, in_own_dtype=False) == EVALUATION
+        if tried.state.training or not (is_plain or effort.every_state):
+            return plans[1:2]
         if tried.state == EVALUATION:
-            every += plans_of_each_size(min(tried.length, effort.steps_up_to), effort.prompts)
+            plans += plans_of_each_size(min(tried.length, effort.steps_up_to), effort.prompts)
         if can_reorder(tried, decoding.step):
             first = max(effort.prefill // 2, tried.prefix)
             most = max(0, min(effort.steps_reordered, tried.length - first))
-            turned = (first,) + (1,) * most
-            every.append(StepPlan("rows in another order", turned, turned=True))
+            sizes = (first,) + (1,) * most
+            plans.append(StepPlan("rows in another order", sizes, rows_reversed=True))
     if decoding.padded_step is not None:
-        padded = padded_step_plans(plans[1:3], tried.rows)
-        every += padded[-effort.plans_padded :]
-    return every
+        padded = padded_step_plans(usual[1:3], tried.rows)
+        plans += padded[-effort.plans_padded :]
+    return plans
 
 
 def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
-    """The first wrong step of each plan; CannotCheck if the model refuses them all."""
+    """What all plans for the state of the subject show, such as the first wrong step of each;
+    CannotCheck if the model refuses them all, or if none is left behind the prefix. A crash is
+    raised if only padded plans are tried, for other steps work then."""
     plans = PlansTried()
     wanted = [with_prefix_at_once(plan, tried.prefix) for plan in _plans_for(tried, decoding)]
     wanted = [plan for plan in wanted if len(plan.sizes) > 1]
@@ -473,14 +497,18 @@ def _try_plans(tried: Subject, decoding: Decoding) -> PlansTried:
     if not plans.ran:
         first = next(iter(plans.refused.values()))
         if decoding.only_padded and not is_deliberate(first):
-            raise first  # a crash: without padding, steps work
+            raise first
         raise CannotCheck(f"no step with a cache works: {plans.refused_in_words()[0]}")
     return plans
 
 
 def _failed(tried: Subject, decoding: Decoding, plans: PlansTried) -> CheckFailed:
-    """What the wrong steps of the plans have in common."""
+    """The error that tells the wrong steps of the plans, what they have in common, and what they
+    read."""
     faulty = plans.wrong
+    lines = [str(wrong) for wrong in faulty[:2]]
+    if len(faulty) > 2:
+        lines[-1] += f"; {len(faulty) - 2} more"
     reads = [
         cause_from(partial(_what_is_read, tried, decoding.step_of(wrong.plan), wrong), None)
         for wrong in faulty[:MOST_EXPLAINED]
@@ -490,22 +518,15 @@ def _failed(tried: Subject, decoding: Decoding, plans: PlansTried) -> CheckFaile
     ways = f"{len(faulty)} of {len(plans.ran)} ways to step"
     return tried.failed(
         f"decoding with the cache gives other outputs than one pass, in {ways}",
-        *_some_ways(faulty),
+        *lines,
         which_steps_are_wrong(plans.ran, faulty),
         OTHER_ROWS if rows_mix else what_wrong_steps_read([x for x in reads if x is not None]),
     )
 
 
-def _some_ways(faulty: list[Wrong]) -> list[str]:
-    """A line for each of two ways, and how many more there are."""
-    lines = [str(wrong) for wrong in faulty[:2]]
-    if len(faulty) > 2:
-        lines[-1] += f"; {len(faulty) - 2} more"
-    return lines
-
-
 def what_wrong_steps_read(known: list[Reads]) -> str:
-    """What one of the wrong steps reads: ahead, more or less than one pass, if one does."""
+    """What one of the wrong steps reads, in a sentence: later tokens, if one does; else more than
+    one pass, less, or the same to another extent; "" if nothing is known."""
     for reads in known:
         if reads.reads_ahead():
             return "a wrong step reads its own later tokens"
@@ -524,10 +545,11 @@ def what_wrong_steps_read(known: list[Reads]) -> str:
 
 
 def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
-    """Which steps are wrong and which are right, from the first wrong step of each plan."""
-    if all(wrong.chance for wrong in faulty):
+    """Which steps are wrong and which are right, in a sentence, from the plans that were tried and
+    the first wrong step of each faulty one."""
+    if all(wrong.by_chance for wrong in faulty):
         return "the same steps give other outputs each time: is dropout on in them?"
-    if all(wrong.plan.turned for wrong in faulty):
+    if all(wrong.plan.rows_reversed for wrong in faulty):
         return "only with rows in another order: a part of the cache is not reordered"
     if all(wrong.plan.real is not None for wrong in faulty):
         return "only with padding"
@@ -563,42 +585,43 @@ def which_steps_are_wrong(plans: list[StepPlan], faulty: list[Wrong]) -> str:
 
 
 def decoded(tried: Subject, step: AnyStep, ids: Tensor, plan: StepPlan) -> Tensor:
-    """(B, sum of the plan's sizes, V) fp64 on the CPU, in steps of these sizes; of a large
-    vocabulary, see `compared_columns`."""
+    """The outputs for ids (B, T) in the steps of a plan, (B, sum of its sizes, V) fp64 on the CPU,
+    see `compared_columns`. Where the plan reverses rows, outputs are in the order of the ids."""
     parts = []
     cache = None
-    begin = 0
-    turned = False
+    end = 0
+    is_reversed = False
     for size in plan.sizes:
-        new = ids[:, begin : begin + size].to(tried.device)
-        begin += size
-        if plan.turned and cache is not None:
+        new_ids = ids[:, end : end + size].to(tried.device)
+        end += size
+        if plan.rows_reversed and cache is not None:
             rows = torch.arange(len(ids) - 1, -1, -1, device=tried.device)
             cache = reordered(cache, rows)
-            turned = not turned
-        if turned:
-            new = new.flip(0)
+            is_reversed = not is_reversed
+        if is_reversed:
+            new_ids = new_ids.flip(0)
         if plan.real is None:
-            returned, cache = step(tried.model, new, cache)
+            returned, cache = step(tried.model, new_ids, cache)
         else:
-            mask = plan.real[:, :begin].long().to(tried.device)
-            returned, cache = step(tried.model, new, cache, mask)
-        y = compared_columns(outputs_of(returned, tuple(new.shape[:2])))
-        parts.append(y.flip(0) if turned else y)
+            mask = plan.real[:, :end].long().to(tried.device)
+            returned, cache = step(tried.model, new_ids, cache, mask)
+        y = compared_columns(outputs_of(returned, tuple(new_ids.shape[:2])))
+        parts.append(y.flip(0) if is_reversed else y)
     return torch.cat(parts, 1)
 
 
 def reordered(cache: tuple[object, int], rows: Tensor) -> tuple[object, int]:
-    """The cache of a `CacheStep` with its rows in another order. Some caches change themselves and
-    return nothing, others return a new one."""
-    own, end = cache
-    assert isinstance(own, Reorders)
-    new = own.reorder_cache(rows)
-    return own if new is None else new, end
+    """The cache of a `CacheStep` whose row n is the earlier row `rows[n]`. Some caches change
+    themselves and return nothing, others return a new one."""
+    of_model, end = cache
+    assert isinstance(of_model, Reorders)
+    new = of_model.reorder_cache(rows)
+    return of_model if new is None else new, end
 
 
 def can_reorder(tried: Subject, step: DecodingStep) -> bool:
-    """Whether the cache of a model can change the order of its rows."""
+    """Whether the cache that a model returns has `reorder_cache`. False for a step of the user's,
+    for a model that takes one row at a time, and if it refuses the step."""
     if not isinstance(step, CacheStep) or tried.rows < 2:
         return False
     with tried.evaluating(), torch.no_grad():
@@ -606,8 +629,8 @@ def can_reorder(tried: Subject, step: DecodingStep) -> bool:
             _, cache = step(tried.model, tried.draw(2, 4).to(tried.device), None)
         except REFUSALS:
             return False
-    own, _ = cache
-    return isinstance(own, Reorders)
+    of_model, _ = cache
+    return isinstance(of_model, Reorders)
 
 
 @dataclass(frozen=True)
@@ -619,8 +642,9 @@ class Text:
 
 
 def _text_for(tried: Subject, plan: StepPlan, known: dict[int, Text]) -> Text | None:
-    """The text for a plan, which those of the same length share; None if it has padding, for one
-    step is then the reference."""
+    """The text for a plan, which plans of the same length share: it is taken from `known`, by
+    length, or drawn and put there. None for a plan with padding, for one step is then the
+    reference, not a call without a cache."""
     if plan.real is not None:
         return None
     T = sum(plan.sizes)
@@ -633,7 +657,12 @@ def _text_for(tried: Subject, plan: StepPlan, known: dict[int, Text]) -> Text | 
 def first_wrong_step(
     tried: Subject, step: AnyStep, plan: StepPlan, rounded: list[str], text: Text | None = None
 ) -> Wrong | None:
-    """The first step whose outputs differ from those of one pass, or of one step if padded."""
+    """The first step of a plan whose outputs differ from those of one pass, or of one step of all
+    tokens if the plan has padding; None if none does. If outputs differ by rounding alone, but
+    by more than that of fp32, a remark that says so is appended to `rounded`.
+
+    `text` is the text to decode; by default a random one.
+    """
     if text is None:
         B = min(2, tried.rows) if plan.real is None else len(plan.real)
         ids = tried.draw(B, sum(plan.sizes))
@@ -647,16 +676,18 @@ def first_wrong_step(
         return decoded(tried, step, ids, replace(plan, sizes=(ids.shape[1],)))
 
     def off_by(expected: Tensor) -> Tensor:
-        """(B, T, V), 0 at padding."""
+        """By how much the outputs in steps differ from what is expected (B, T, V), 0 at
+        padding."""
         off = decoded(tried, step, ids, plan) - expected
         return off if plan.real is None else off.where(plan.real[..., None], 0.0)
 
     def difference(begin: int = 0, end: int | None = None) -> Tensor:
+        """By how much the outputs in steps differ from one pass, from one position to another."""
         return off_by(one_pass())[:, begin:end]
 
     expected = one_pass() if text is None else text.outputs
-    size = float(expected.std()) or 1.0
-    off = off_by(expected).abs().amax((0, 2)) / size  # (T,)
+    std = float(expected.std()) or 1.0
+    off = off_by(expected).abs().amax((0, 2)) / std  # (T,)
     ends = list(accumulate(plan.sizes))
     changes = [float(off[e - n : e].max()) for n, e in zip(plan.sizes, ends, strict=True)]
     limit = max(1e-6, tried.tolerance)
@@ -664,11 +695,12 @@ def first_wrong_step(
     if not wrong:
         return None
     finite = all(map(isfinite, changes))
+    # Where a small change may be rounding, the first change of about the largest size counts.
+    first_large = next((n for n in wrong if changes[n] > 0.1 * max(changes)), wrong[0])
     if finite and not tried.state.training:  # in training mode, chance may be meant
-        again = (off_by(expected).abs().amax((0, 2)) / size - off).abs()
-        if float(again.max()) > limit:
-            number = next(n for n in wrong if changes[n] > 0.1 * max(changes))
-            return Wrong(plan, number, changes[number], chance=True)
+        again = off_by(expected).abs().amax((0, 2)) / std
+        if float((again - off).abs().max()) > limit:
+            return Wrong(plan, first_large, changes[first_large], by_chance=True)
     if finite and is_rounding(tried, difference):
         if max(changes) > LOSSY:
             rounded.append(
@@ -678,28 +710,32 @@ def first_wrong_step(
     number = wrong[0]
     end = ends[number]
     if finite and is_rounding(tried, partial(difference, end - plan.sizes[number], end)):
-        number = next(n for n in wrong if changes[n] > 0.1 * max(changes))
+        number = first_large
     return Wrong(plan, number, changes[number])
 
 
 def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
-    """What the wrong step reads, by changing one input at a time; None if it is not clear."""
+    """What the wrong step reads, by changing one input at a time; in a long text, one of the first
+    16 and the last 80. None if that is unclear, or rows are reversed."""
     plan = wrong.plan_up_to_it
-    if plan.turned or wrong.is_unclear:
+    if plan.rows_reversed or wrong.is_unclear:
         return None
     begin = wrong.begin
     end = begin + wrong.size
     real = None if plan.real is None else plan.real[-1:]  # of the row with padding
     (x,) = tried.draw(1, end)
     places = list(range(end)) if end <= MOST_READ else [*range(16), *range(end - 80, end)]
-    one = torch.eye(end, dtype=torch.bool)[places]
-    new = torch.where(one.view(len(places), end, *[1] * (x.ndim - 1)), tried.other(x), x)
+    one_input = torch.eye(end, dtype=torch.bool)[places]
+    like_x = one_input.view(len(places), end, *[1] * (x.ndim - 1))
+    changed = torch.where(like_x, tried.other_inputs(x), x)  # N sequences
 
     def moved(run: Callable[[Tensor], Tensor]) -> Tensor:
+        """By how much each output of the step moves with each input, as in `Reads`, if ids are
+        given to the model by `run`."""
         parts = []
-        for some in new.split(tried.rows):
-            # Beside each other in the same row, for a fault may be one of some rows.
-            change = (run(some) - run(x.expand_as(some)))[:, begin:].abs().amax(-1)
+        for ids in changed.split(tried.rows):
+            # x is in the same rows as the changed ids, for a fault may be one of some rows.
+            change = (run(ids) - run(x.expand_as(ids)))[:, begin:].abs().amax(-1)
             parts.append(change if real is None else change.where(real[:, begin:end], 0.0))
         sizes = torch.cat(parts)  # (N, n)
         reads = torch.zeros(end, end - begin, dtype=torch.float64)
@@ -707,10 +743,11 @@ def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
         return reads
 
     def stepwise(ids: Tensor) -> Tensor:
+        """The outputs for ids in the steps of the plan."""
         return decoded(tried, step, ids, _for_rows(plan, len(ids)))
 
     def at_once(ids: Tensor) -> Tensor:
-        """In a call without a cache; with padding, in one step of all tokens."""
+        """The outputs for ids in a call without a cache; with padding, in one step of all."""
         if real is None:
             return tried(ids)
         return decoded(tried, step, ids, _for_rows(replace(plan, sizes=(end,)), len(ids)))
@@ -721,30 +758,31 @@ def _what_is_read(tried: Subject, step: AnyStep, wrong: Wrong) -> Reads | None:
 
 
 def _for_rows(plan: StepPlan, rows: int) -> StepPlan:
-    """A plan for so many rows, all padded as its last one."""
+    """The plan for so many rows, all padded as its last row is; itself if it has no padding."""
     return plan if plan.real is None else replace(plan, real=plan.real[-1:].expand(rows, -1))
 
 
 def _reads_another_row(tried: Subject, step: DecodingStep, wrong: Wrong) -> bool:
     """Whether outputs of the wrong step depend on another row of the batch. False also where this
-    is not looked at: with one row, turned or padded plans, or a step of chance."""
+    is not looked at: with one row, reversed or padded rows, or outputs that are unclear."""
     plan = wrong.plan_up_to_it
-    if tried.rows < 2 or plan.turned or plan.real is not None or wrong.is_unclear:
+    if tried.rows < 2 or plan.rows_reversed or plan.real is not None or wrong.is_unclear:
         return False
     x = tried.draw(2, wrong.begin + wrong.size)
-    whole = decoded(tried, step, x, plan)
-    limit = max(1e-6, tried.tolerance) * float(whole.std())
-    for row in (0, 1):
-        new = x.clone()
-        new[row] = tried.other(x)[row]
-        moved = decoded(tried, step, new, plan)[1 - row] - whole[1 - row]
+    outputs = decoded(tried, step, x, plan)
+    limit = max(1e-6, tried.tolerance) * float(outputs.std())
+    for row, changed_row in ((1, 0), (0, 1)):
+        changed = x.clone()
+        changed[changed_row] = tried.other_inputs(x)[changed_row]
+        moved = decoded(tried, step, changed, plan)[row] - outputs[row]
         if float(moved[wrong.begin :].abs().max()) > limit:
             return True
     return False
 
 
-def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheStep:
-    """The step, told where it begins if it is wrong otherwise and right then."""
+def _told_where_it_begins(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheStep:
+    """The step, or one that gives an argument of the model where it begins, if the step is wrong
+    without it and right with it; that is then appended to `remarks`."""
     takes = arguments_of(tried.model)
     places = [name for name in PLACES if name in takes]
     if not places:
@@ -754,7 +792,7 @@ def _with_places(tried: Subject, step: CacheStep, remarks: list[str]) -> CacheSt
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]
-    with tried.put(EVALUATION) as there, torch.no_grad():
+    with tried.in_state(EVALUATION) as there, torch.no_grad():
         for choice in choices:
             try:
                 wrong = first_wrong_step(there.anew(), choice, plan, [])

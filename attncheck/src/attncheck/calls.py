@@ -40,7 +40,8 @@ class WithLogits(Protocol):
 
 
 def named_tensors(value: object, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
-    """The tensors and arrays in a value, in containers and attributes of it, with their names."""
+    """The tensors in a value, in its containers and attributes up to a depth, with names such as
+    "cache.0.k"; arrays of other libraries as tensors."""
     if isinstance(value, Tensor):
         yield name, value
     elif value is None:
@@ -53,7 +54,8 @@ def named_tensors(value: object, name: str = "", depth: int = 3) -> Iterator[tup
 
 
 def parts_of(returned: object) -> dict[str, object]:
-    """The parts of what a model returns, by key, number or name of an attribute."""
+    """The parts of what a model returns: those of a tuple or list by number, or name in a named
+    tuple, of a mapping by key, and the attributes of anything else."""
     if isinstance(returned, tuple | list):
         names = names_of_parts(returned) or [str(n) for n in range(len(returned))]
         return dict(zip(names, returned, strict=True))
@@ -71,13 +73,15 @@ def names_of_parts(returned: object) -> tuple[str, ...]:
 
 
 def attributes_of(value: object) -> dict[str, object]:
-    """The attributes that an object itself holds; of some, such as a number, there are none."""
+    """The attributes that an object itself holds, by name; {} for one without, such as a
+    number."""
     return dict(getattr(value, "__dict__", {}))
 
 
 def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """The floats (B, T, V) in what a model returns, by name or number, `logits` first, those of
-    other shapes (B, T, ...) last; CannotCheck if there are none."""
+    """The tensors of floats in what a model returns that begin with a shape (B, T), by name or
+    number, each as (B, T, V): `logits` first, those of more or fewer axes last. CannotCheck if
+    there are none."""
     outputs: dict[str, Tensor] = {}
     for name, x in named_tensors(returned):
         if x.is_floating_point() and x.shape[:2] == shape:
@@ -92,16 +96,19 @@ def floats_of(returned: object, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def _with_channels(x: Tensor) -> Tensor:
+    """(B, T) -> (B, T, 1), and (B, T, ...) -> (B, T, V) of all that is at a position."""
     return x[..., None] if x.ndim == 2 else x.flatten(2)
 
 
 def outputs_of(returned: object, shape: tuple[int, ...]) -> Tensor:
-    """The first of `floats_of`."""
+    """The outputs (B, T, V) in what a model returns for inputs of a shape (B, T): `logits`, or the
+    first other floats, see `floats_of`; CannotCheck if there are none."""
     return next(iter(floats_of(returned, shape).values()))
 
 
 def loss_of(returned: object) -> Tensor:
-    """The loss in what a model returns: by that name, or the only number; CannotCheck if none."""
+    """The loss in what a model returns, a scalar: the first single float whose name has "loss" in
+    it, else the first single float; CannotCheck if there is none."""
     parts = dict(named_tensors(returned, depth=1))
     named = [x for name, x in parts.items() if "loss" in name]
     numbers = [x for x in parts.values() if x.numel() == 1]
@@ -113,7 +120,8 @@ def loss_of(returned: object) -> Tensor:
 
 def module_of(model: object) -> nn.Module | None:
     """The module behind a model: itself, the owner of a bound method, or what a function, a
-    partial or an object holds. A scripted one counts as a function, whose weights stay."""
+    partial or an object holds, several as one ModuleList; None if there is none. A scripted one
+    counts as a function, whose weights stay as they are."""
     held: list[object] = [model]
     if isinstance(model, MethodType):
         held.append(model.__self__)
@@ -136,13 +144,14 @@ def module_of(model: object) -> nn.Module | None:
 
 
 def parts_below(model: object) -> list[nn.Module]:
-    """All modules behind a model, of which there may be none."""
+    """The module behind a model and all inside of it; none if no module is known."""
     module = module_of(model)
     return [] if module is None else list(module.modules())
 
 
 def arguments_of(model: object) -> dict[str, inspect.Parameter]:
-    """What a model's `forward`, or the function that it is, takes; empty if this is unknown."""
+    """The parameters of a model's `forward`, or of the function that it is, by name and in order,
+    the inputs first; {} if they are unknown."""
     function = model
     if isinstance(model, nn.Module):
         function = getattr(model, "_orig_mod", model).forward  # of a compiled module
@@ -153,11 +162,11 @@ def arguments_of(model: object) -> dict[str, inspect.Parameter]:
 
 
 def missing_arguments(model: object) -> list[str]:
-    """The arguments beside the inputs that must be given."""
+    """The names of the arguments without a default, beside the inputs."""
     takes = list(arguments_of(model).values())
     needed = [p.name for p in takes if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]
     keyword = [p.name for p in takes if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
-    return [*needed, *keyword][1:]
+    return [*needed, *keyword][1:]  # the first takes the inputs
 
 
 def inputs_argument(model: object) -> str:
@@ -168,18 +177,20 @@ def inputs_argument(model: object) -> str:
 
 
 def plainly(model: Model, x: Tensor, **more: object) -> object:
-    """The usual call."""
+    """The usual call of a model: with its inputs (B, T, ...) first, or by name if it takes them
+    by name alone, and more arguments by name."""
     name = inputs_argument(model)
     return model(**{name: x}, **more) if name else model(x, **more)
 
 
 def with_targets(model: Model, x: Tensor, **more: object) -> object:
-    """The call of a model that returns all logits only if it gets targets."""
+    """The call of a model that returns all logits only if it gets targets: the inputs as both."""
     return model(x, x, **more)
 
 
 def ways_to_call(model: object) -> list[Call]:
-    """The calls to try, in order."""
+    """The calls of a model to try, in order: `plainly` and, if the second argument is named as
+    targets are, `with_targets`."""
     names = list(arguments_of(model))
     if len(names) > 1 and names[1] in TARGETS:
         return [plainly, with_targets]

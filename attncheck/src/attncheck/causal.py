@@ -1,6 +1,6 @@
 """Does an output depend on later inputs? Proven by changing them. Letters: B batch, T time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import torch
@@ -29,13 +29,15 @@ from .subject import (
     prepared,
     relative,
     steady,
+    steady_call_of,
 )
 from .visits import Visits
 
 MAP = 48  # the largest map, in which every input is changed alone
 SURE = 0.01  # a change of this share is no rounding in the best precision
 WITH_GIVEN = 16  # the length of sequences with optional tensors
-CAUSAL_STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(own_dtype=True))
+WITH_EACH_ID = 12  # the length of the two sequences that each id takes
+CAUSAL_STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(in_own_dtype=True))
 PAST_STATES = (EVALUATION, State(weights=Weights.NOISE))
 MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
 
@@ -83,9 +85,10 @@ def assert_causal(
 
 
 def check_causal(tried: Subject, dense: int | None = None) -> Passed:
-    """No output depends on later inputs, see `assert_causal`."""
+    """No output depends on later inputs, see `assert_causal`. `dense` is the length up to which
+    every suffix of a sequence is changed."""
     _require_beyond_prefix(tried)
-    dense = tried.fitting(dense or tried.dense)
+    dense = tried.accepted_length(dense or tried.dense_length)
     said = f"nothing depends on later inputs; every suffix of sequences of {dense} was changed"
     if tried.prefix:
         said += f" from position {tried.prefix} on"
@@ -103,9 +106,9 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
             f"each single pair of positions beyond {dense} (assert_causal with "
             f"dense={tried.length} tries all)"
         )
-    if not tried.sample.is_floating_point() and len(tried.pool) > MOST_IDS:
-        not_tried.append(f"each single id, for {len(tried.pool)} ids are used")
-    if not tried.declared:
+    if not tried.sample.is_floating_point() and len(tried.usable_ids) > MOST_IDS:
+        not_tried.append(f"each single id, for {len(tried.usable_ids)} ids are used")
+    if not tried.length_declared:
         not_tried.append(
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
         )
@@ -124,94 +127,106 @@ def _require_beyond_prefix(tried: Subject) -> None:
 
 
 def causal_states(tried: Subject) -> list[State]:
-    """The states in which nothing may depend on later inputs, evaluation first."""
-    if not tried.weights:
+    """The states in which nothing may depend on later inputs, evaluation first: with noise on the
+    weights, in training mode, in the model's own dtype, and with each optional tensor, except for
+    padding."""
+    if not tried.weights:  # nothing of a plain function can be changed
         return [EVALUATION]
-    states = [state for state in CAUSAL_STATES if not (state.own_dtype and tried.best is None)]
+    states = list(CAUSAL_STATES)
+    if tried.best_dtype is None:  # then all states are in the model's own dtype
+        states = [state for state in states if not state.in_own_dtype]
     modes = MODES_WITH_GIVEN if tried.effort.given_in_training else MODES_WITH_GIVEN[:1]
-    for name, optional in tried.optional.items():
+    for name, optional in tried.optional_tensors.items():
         if not optional.pads:  # see `assert_padding_ignored`
-            states += [replace(mode, given=name) for mode in modes]
+            states += [replace(mode, given_tensor=name) for mode in modes]
     return states
 
 
 def require_causal(tried: Subject, dense: int) -> list[str]:
-    """Look for a leak in the present state of the model; CheckFailed if there is one. What the
-    model refuses is returned, for the report."""
+    """CheckFailed if an output depends on a later input in the state that the model is in. Returns
+    which lengths the model refuses, a phrase for the report, or nothing."""
     for T, cuts in _scans(tried, dense):
-        _raise(tried, first_leak(tried, T, cuts))
-    if tried.state.given:
+        _raise_if_found(tried, first_leak(tried, T, cuts))
+    if tried.state.given_tensor:  # what follows was tried without the tensor
         return []
-    few_ids = not tried.sample.is_floating_point() and len(tried.pool) <= MOST_IDS
+    few_ids = not tried.sample.is_floating_point() and len(tried.usable_ids) <= MOST_IDS
     if few_ids and tried.state == EVALUATION:
-        T = tried.fitting(max(12, 2 * tried.prefix))
-        _raise(tried, _leak_of_an_id(tried, T))
+        T = tried.accepted_length(max(WITH_EACH_ID, 2 * tried.prefix))
+        _raise_if_found(tried, _leak_of_an_id(tried, T))
     refused: list[str] = []
-    if not tried.seeded:  # chance is another one at another length
+    # A model that draws random numbers gives other outputs to a prefix alone, even if seeded: it
+    # draws fewer of them.
+    if not tried.seed_each_call:
         refused = check_prefixes(tried)
-    if not tried.state.own_dtype:
-        _gradients_switched(tried, dense)
+    # In a low precision of its own, outputs differ with gradients by rounding in other kernels.
+    if not tried.state.in_own_dtype:
+        _require_the_same_with_gradients_switched(tried, dense)
     return refused
 
 
 def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
-    """The lengths of sequences, and where each is cut. Evaluation mode, in which anything may be
-    wrong, is scanned twice, and some more sequences are cut at their beginning."""
-    if tried.state.given:
-        T = tried.fitting(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
+    """The scans of a state: for each, the length of its sequences and where they are cut. In
+    evaluation mode, in which anything may be wrong, all are repeated with another sequence, and
+    some more sequences are cut near their beginning."""
+    if tried.state.given_tensor:
+        T = tried.accepted_length(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
         return [(T, _affordable_cuts(tried, T, dense)[:: tried.effort.every_nth_cut_with_given])]
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
     if tried.length > dense and (tried.state == EVALUATION or tried.effort.long_in_every_state):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))
     if tried.state == EVALUATION:
-        first = [cut for cut in (1, 2, dense // 2) if cut >= first_cut(tried, dense)]
-        scans = scans * tried.effort.scans + [(dense, first)] * tried.effort.beginnings
+        near_beginning = [cut for cut in (1, 2, dense // 2) if cut >= first_cut(tried, dense)]
+        scans = scans * tried.effort.scans + [(dense, near_beginning)] * tried.effort.beginnings
     return [(T, cuts) for T, cuts in scans if cuts]
 
 
 def _affordable_cuts(tried: Subject, T: int, dense: int) -> list[int]:
-    """The cuts of a scan, of which a large model gets fewer, and none inside a prefix."""
-    every = 4 * dense if dense == T else 0
-    cuts = [cut for cut in cuts_of(T, every) if cut >= first_cut(tried, T)]
-    return cuts if dense == T else cuts[: max(2, tried.affordable(T))]
+    """Where sequences of T are cut, behind the prefix: everywhere if T is the length `dense`, else
+    at the places of `cuts_of`, of which a large model gets the first."""
+    if dense == T:
+        return [cut for cut in cuts_of(T, dense=T) if cut >= first_cut(tried, T)]
+    cuts = [cut for cut in cuts_of(T) if cut >= first_cut(tried, T)]
+    return cuts[: max(2, tried.affordable_sequences(T))]
 
 
 def first_cut(tried: Subject, T: int) -> int:
     """The first position from which on inputs must not be read earlier: behind the prefix, which
-    begins at the first token if padding is before it."""
+    begins at the first token if padding is before it; 0 without a prefix."""
     padding = int(judged_positions(tried, T).int().argmax())
     return padding + tried.prefix if tried.prefix else 0
 
 
-def _raise(tried: Subject, leak: "Leak | None") -> None:
+def _raise_if_found(tried: Subject, leak: "Leak | None") -> None:
+    """CheckFailed that describes a leak, if there is one."""
     if leak is None:
         return
     description, map_ = leak_in_words(tried, leak)
     raise tried.failed(description.what, description.place, description.look, map=map_)
 
 
-def _gradients_switched(tried: Subject, dense: int) -> None:
-    """Look for a leak with gradients, or in training without, if outputs then differ; in
-    evaluation mode they must not."""
-    rows = tried.batch(2)  # graphs need memory
+def _require_the_same_with_gradients_switched(tried: Subject, dense: int) -> None:
+    """CheckFailed if outputs differ as gradients are switched on, or off where the state has them,
+    and then a leak is found; in a state without gradients, also if none is found."""
+    rows = tried.rows_at_once(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
-    other = replace(tried, state=state, rows=rows, held=True)  # it held the other way
+    switched = replace(tried, state=state, rows=rows, held_before=True)
     x = tried.draw(tried.effort.rows_switched, tried.usual_length)
-    change = relative(other(x), tried(x))
-    limit = max(1e-3, 10 * tried.tolerance)
-    if change <= limit or is_rounding(tried, lambda: other(x) - tried(x)):
+    change = relative(switched(x), tried(x))
+    limit = max(1e-3, 10 * tried.tolerance)  # other kernels round differently
+    if change <= limit or is_rounding(tried, lambda: switched(x) - tried(x)):
         return
-    for T, cuts in _scans(other, dense):
-        _raise(other, first_leak(other, T, cuts))
-    if not tried.state.grad:
-        raise other.failed(
+    for T, cuts in _scans(switched, dense):
+        _raise_if_found(switched, first_leak(switched, T, cuts))
+    if not tried.state.grad:  # in training mode, other outputs without gradients are no fault
+        raise switched.failed(
             f"outputs with gradients differ from those without, by {change:.2g} of the std"
         )
 
 
 def cuts_of(T: int, dense: int = 0) -> list[int]:
-    """Where to cut a sequence: everywhere, or if it is longer than `dense`, at halves, thirds,
-    powers of two and their neighbors, and at random."""
+    """Where to cut a sequence of T, from 1 to T - 1: everywhere, or if it is longer than `dense`,
+    at halves, thirds, powers of two and their neighbors, and 16 random places, the same for the
+    same T."""
     if dense >= T:
         return list(range(1, T))
     cuts = [T // 2, T // 3, 2 * T // 3, T - 1]
@@ -219,7 +234,7 @@ def cuts_of(T: int, dense: int = 0) -> list[int]:
         power = 2**exponent
         cuts += [power, power - 1, power + 1]
     cuts += torch.randperm(T, generator=torch.Generator().manual_seed(T))[:16].tolist()
-    return [cut for cut in dict.fromkeys(cuts) if 0 < cut < T]
+    return [cut for cut in dict.fromkeys(cuts) if 0 < cut < T]  # each once
 
 
 @dataclass(frozen=True)
@@ -229,56 +244,63 @@ class Leak:
     x: Tensor
     changed: Tensor
     cut: int
-    places: list[int]
-    share: float  # of the largest change anywhere
+    places: list[int]  # before the cut, where outputs differ
+    share: float  # by how much they differ, as a share of the largest change anywhere
 
 
 def first_leak(tried: Subject, T: int, cuts: list[int]) -> Leak | None:
-    """Change everything from each cut on: the worst change before a cut, if any.
-
-    Raises CheckFailed if outputs are not finite.
+    """The worst leak in a random sequence of T, of which everything from each of the cuts on is
+    changed in turn; None if no output before a cut moves. CheckFailed if outputs are not finite.
     """
     (x,) = tried.draw(1, T)
     others, _ = with_other_suffixes(tried, x, cuts)
-    return _worst(tried, [x] * len(cuts), others, cuts, tried.moved(x, others))
+    return _worst_leak(tried, [x] * len(cuts), others, cuts, tried.output_changes(x, others))
 
 
 def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Tensor, Tensor]:
-    """x (T, ...) with other inputs from each cut on (N, T, ...), and where they are (N, T).
+    """x (T, ...) with other inputs from each of N cuts on (N, T, ...), and where these are, (N, T)
+    bool.
 
     Padding stays: whether it is read is another property.
     """
-    later = torch.arange(len(x)) >= torch.tensor(cuts)[:, None]
-    later &= judged_positions(tried, len(x))
-    return torch.where(later.view(*later.shape, *[1] * (x.ndim - 1)), tried.other(x), x), later
+    replaced = torch.arange(len(x)) >= torch.tensor(cuts)[:, None]
+    replaced &= judged_positions(tried, len(x))
+    like_x = replaced.view(*replaced.shape, *[1] * (x.ndim - 1))
+    return torch.where(like_x, tried.other_inputs(x), x), replaced
 
 
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
-    """The worst change of outputs before a cut, for each id.
+    """The worst leak in a sequence of T with each of the ids in it; None if there is none.
 
-    A layer may look up equal ids only: the id stands before the cut in both sequences, and after
-    it in the second alone, whose suffix is also another.
+    A layer may look up equal ids only. So the id stands before a cut in both sequences, and behind
+    it in the second one alone, whose other inputs there are also others.
     """
     (x,) = tried.draw(1, T)
     cut = max(T // 2, tried.prefix)
-    ids = tried.pool
+    ids = tried.usable_ids
     xs = x.repeat(len(ids), 1)  # (V, T)
     xs[:, cut // 2] = ids
-    others = torch.where(torch.arange(T) < cut, xs, tried.other(x))
+    others = torch.where(torch.arange(T) < cut, xs, tried.other_inputs(x))
     others[:, (cut + T) // 2] = ids
     outputs = tried(torch.stack([xs, others], 1).flatten(0, 1))  # the two beside each other
     moved = (outputs[1::2] - outputs[::2]).abs().amax(-1)
-    return _worst(tried, xs, others, [cut] * len(ids), moved)
+    return _worst_leak(tried, xs, others, [cut] * len(ids), moved)
 
 
-def _worst(
+def _worst_leak(
     tried: Subject, xs: Tensor | list[Tensor], others: Tensor, cuts: list[int], moved: Tensor
 ) -> Leak | None:
-    """By how much outputs moved (N, T) as sequences were changed from their cuts on."""
+    """The leak that moves an output before its cut most; None if none moves by more than rounding.
+    CheckFailed if outputs are not finite, but CannotCheck with an optional tensor.
+
+    Args:
+        xs, others: N sequences (T, ...), before and after they were changed from their cuts on.
+        moved: (N, T), by how much each output moved.
+    """
     T = moved.shape[1]
     judged = judged_positions(tried, T)
     if not bool(moved[:, judged].isfinite().all()):
-        if tried.state.given:
+        if tried.state.given_tensor:
             raise CannotCheck("outputs are NaN or infinite; see padding")
         raise tried.failed(f"outputs are NaN or infinite in sequences of {T}")
     later = torch.arange(T) >= torch.tensor(cuts)[:, None]  # (N, T)
@@ -286,7 +308,7 @@ def _worst(
     early = moved.where(~later & judged, 0.0) / (largest or 1.0)
     worst = int(early.amax(-1).argmax())
     # In its own precision, early outputs come from equal numbers, so they must not move at all.
-    tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
+    tolerance = 0.0 if tried.state.in_own_dtype else tried.tolerance
     places = (early[worst] > tolerance).nonzero().flatten().tolist()
     if not places:
         return None
@@ -297,21 +319,24 @@ def _worst(
         x, new = tried(pair)
         return (new - x)[places]
 
-    tiny = largest < 1e-6 * float(tried(pair).std())
-    unsure = leak.share < SURE or tiny or tried.state.own_dtype
-    return None if unsure and is_rounding(tried, difference) else leak
+    # A change may be rounding if it is small beside the largest, if all changes are small beside
+    # the outputs, or in a low precision.
+    all_tiny = largest < 1e-6 * float(tried(pair).std())
+    may_be_rounding = leak.share < SURE or all_tiny or tried.state.in_own_dtype
+    return None if may_be_rounding and is_rounding(tried, difference) else leak
 
 
 def judged_positions(tried: Subject, T: int) -> Tensor:
-    """(T,) bool: where outputs mean something, which at padding they do not."""
-    if not tried.state.given:
+    """(T,) bool: where outputs of a sequence of T mean something in the state of the subject,
+    which they do not at padding."""
+    if not tried.state.given_tensor:
         return torch.ones(T, dtype=torch.bool)
-    return tried.optional[tried.state.given].judged(T)
+    return tried.optional_tensors[tried.state.given_tensor].judged(T)
 
 
 def check_prefixes(tried: Subject) -> list[str]:
-    """Require of every prefix that it gets the same outputs alone, or CheckFailed; what the model
-    refuses, for the report."""
+    """CheckFailed if the first inputs of a text get other outputs alone, for several numbers of
+    them. Returns which numbers the model refuses, in a phrase for the report, or nothing."""
     L = tried.usual_length
     x = tried.draw(tried.effort.rows_of_prefixes, L)
     whole = tried(x)
@@ -327,7 +352,7 @@ def check_prefixes(tried: Subject) -> list[str]:
     refused: list[int] = []
     why = ""
     for n in sorted(lengths & set(range(1, L))):
-        if n < tried.prefix:
+        if n < tried.prefix:  # its inputs also see the rest of the prefix
             continue
         try:
             change = relative(tried(x[:, :n]), whole[:, :n])
@@ -347,27 +372,30 @@ def check_prefixes(tried: Subject) -> list[str]:
 
 
 def dependence(tried: Subject, xs: Tensor) -> Tensor:
-    """Sequences (N, T, ...) -> (T, T), the map: by how much the output at t moves if the input at
-    j alone changes, as a share of the largest such change."""
+    """The map (output t, input j) (T, T) of sequences (N, T, ...): by how much the output at t
+    moves if the input at j alone changes, in that sequence in which it moves most, as a share of
+    the largest number of the map."""
     T = xs.shape[1]
     map_ = torch.zeros(T, T, dtype=torch.float64)
-    one = torch.eye(T, dtype=torch.bool)
+    one_input = torch.eye(T, dtype=torch.bool)
     for x in xs:
-        others = torch.where(one.view(T, T, *[1] * (x.ndim - 1)), tried.other(x), x)
-        map_ = map_.maximum(tried.moved(x, others).mT)
+        like_x = one_input.view(T, T, *[1] * (x.ndim - 1))
+        others = torch.where(like_x, tried.other_inputs(x), x)
+        map_ = map_.maximum(tried.output_changes(x, others).mT)
     return map_ / (float(map_.max()) or 1.0)
 
 
 def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
-    """A leak in words, and the map of a short sequence."""
-    T = len(leak.x) if len(leak.x) <= MAP else tried.anew().fitting(MAP)
-    tolerance = 0.0 if tried.state.own_dtype else tried.tolerance
+    """A leak in words, and the map (T, T) from which they come: that of the first inputs of the
+    leak's sequence, or of another sequence, where it is larger."""
+    T = len(leak.x) if len(leak.x) <= MAP else tried.anew().accepted_length(MAP)
+    tolerance = 0.0 if tried.state.in_own_dtype else tried.tolerance
     own = _judged_map(tried, leak.x[None, :T])
     another = _judged_map(tried, tried.draw(1, T))
     map_ = own.maximum(another)
     place = place_of_leak(tried, leak.x, leak.changed, leak.cut)
     description = explain_map(map_ > tolerance)
-    if description is None:
+    if description is None:  # the map is too short to show it
         first, last = leak.places[0], leak.places[-1]
         what = (
             f"in a sequence of {len(leak.x)}, outputs at {first} to {last} depend on inputs from "
@@ -382,7 +410,8 @@ def leak_in_words(tried: Subject, leak: Leak) -> tuple[Description, Tensor]:
 
 
 def _judged_map(tried: Subject, x: Tensor) -> Tensor:
-    """The map (T, T) of a sequence (1, T, ...), 0 for inputs that all may read and at padding."""
+    """The map (output t, input j) (T, T) of `dependence` for a sequence (1, T, ...), with 0 for
+    the inputs of a prefix, which all outputs may read, and at padding."""
     T = x.shape[1]
     map_ = dependence(tried, x)
     map_[:, : first_cut(tried, T)] = 0.0
@@ -402,21 +431,23 @@ def assert_mask_is_infinite(
 
 
 def check_mask_is_infinite(tried: Subject) -> Passed:
-    """Nothing depends on later inputs with huge weights, see `assert_mask_is_infinite`."""
+    """Nothing depends on later inputs with huge weights, see `assert_mask_is_infinite`.
+    CannotCheck if outputs are not finite then, or the weights are not known."""
     if not tried.weights:
         raise CannotCheck(
             "no torch module is known behind the model whose weights can be enlarged"
         )
     _require_beyond_prefix(tried)
-    with tried.put(EVALUATION) as evaluation:
-        how = steady(evaluation)
-    with tried.put(State(weights=Weights.HUGE)) as huge:
-        # With huge weights rounding alone makes outputs differ, so it is called as with its own.
-        there = replace(huge, rows=how.rows, seeded=how.seeded, restored=how.restored)
-        T = there.fitting(min(max(32, 2 * tried.prefix), tried.dense))
+    with tried.in_state(EVALUATION) as evaluation:
+        call = steady_call_of(steady(evaluation))
+    with tried.in_state(State(weights=Weights.HUGE)) as huge:
+        # Not steady(huge): with huge weights, rounding alone makes outputs differ.
+        there = replace(huge, **asdict(call))
+        T = there.accepted_length(min(max(32, 2 * tried.prefix), tried.dense_length))
         if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
-        # Scores of the first positions must happen to be low.
+        # A blocked score of -1e4 wins only where all others are lower, as may be those of few
+        # keys.
         middle = max(T // 2, tried.prefix)
         cuts = [cut for cut in (1, 2, 3, middle) if tried.prefix <= cut < T]
         for _ in range(tried.effort.texts_enlarged):
@@ -443,8 +474,8 @@ def assert_past_used(
 
 def check_past_used(tried: Subject) -> Passed:
     """Some output depends on an earlier input, see `assert_past_used`."""
-    T = tried.fitting(min(32, tried.dense))
-    reads = torch.zeros(T, T, dtype=torch.bool)
+    T = tried.accepted_length(min(32, tried.dense_length))
+    reads = torch.zeros(T, T, dtype=torch.bool)  # (output, input), in any of the states
     remarks = []
     earlier = torch.ones(T, T, dtype=torch.bool).tril(-1)
     states: list[State] = []
@@ -452,16 +483,16 @@ def check_past_used(tried: Subject) -> Passed:
         if states and bool(reads[earlier].all()):
             break  # noise on the weights can only show more
         states.append(state)
-        with tried.put(state) as there:
+        with tried.in_state(state) as there:
             there = steady(there)
             reads |= dependence(there, there.draw(2, T)) > there.tolerance
-            if state == EVALUATION and _order_ignored(there, there.fitting(13)):
+            if state == EVALUATION and _order_ignored(there, there.accepted_length(13)):
                 remarks.append("the first layer ignores the order of inputs")
     past = reads.tril(-1).nonzero()
     if not len(past):
         raise CheckFailed("no output depends on an earlier input", "is attention's output added?")
     furthest = int((past[:, 0] - past[:, 1]).max())
-    blind = int((~reads.diagonal(-1)).sum())
+    blind = int((~reads.diagonal(-1)).sum())  # positions that do not read the one before
     if blind > T // 2:
         remarks.append(f"{blind} of {T} positions never read the one before")
     said = f"outputs depend on inputs up to {furthest} positions back"
@@ -469,14 +500,15 @@ def check_past_used(tried: Subject) -> Passed:
 
 
 def _order_ignored(tried: Subject, T: int) -> bool:
-    """Whether equal inputs give equal outputs, and the first module that mixes time gives the same
-    last output if the order of its earlier inputs is reversed."""
+    """Whether the order of earlier inputs has no effect: if all inputs are equal all outputs are,
+    and the first module that mixes positions gives the same output at the last of T positions if
+    the inputs before it are reversed. False if no module is known."""
     module = module_of(tried.model)
     if module is None:
         return False
     x = tried.draw(1, T)
-    equal = tried(x[:, :1].expand_as(x))
-    if relative(equal, equal[:, :1].expand_as(equal)) > 1e-5:
+    of_equal_inputs = tried(x[:, :1].expand_as(x))
+    if relative(of_equal_inputs, of_equal_inputs[:, :1].expand_as(of_equal_inputs)) > 1e-5:
         return False
     last = x[:, -1:]
 
@@ -485,11 +517,11 @@ def _order_ignored(tried: Subject, T: int) -> bool:
         _, recorded = record_modules(tried, module, torch.cat([earlier, last], 1)[0], T - 1, T)
         return recorded
 
-    same = recorded_after(x[:, :-1])
-    turned = recorded_after(x[:, :-1].flip(1))
-    other = recorded_after(tried.other(x)[:, :-1])
-    for call, (_, outputs) in same.items():
-        mixes_time = call in other and any_differ(outputs, other[call][1], 1e-4)
-        if mixes_time:
-            return not any_differ(outputs, turned[call][1], 1e-4)
+    in_order = recorded_after(x[:, :-1])
+    reversed_ = recorded_after(x[:, :-1].flip(1))
+    others = recorded_after(tried.other_inputs(x)[:, :-1])
+    for call, (_, outputs) in in_order.items():
+        mixes_positions = call in others and any_differ(outputs, others[call][1], 1e-4)
+        if mixes_positions:
+            return not any_differ(outputs, reversed_[call][1], 1e-4)
     return False

@@ -33,7 +33,8 @@ exit codes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the model that the arguments name and print the report; the exit code."""
+    """Examine the model that the arguments of the command name, print the report, and return the
+    exit code."""
     given = parser().parse_args(arguments)
     sys.path.append(str(Path.cwd()))  # the user's own modules; last, so that they hide no others
     try:
@@ -89,7 +90,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def _as_json(content: Mapping[str, object]) -> str:
-    """The answer for a program, under a head that says its version."""
+    """JSON of these contents, and before them the version of their form and of attncheck."""
     head = {"schema": SCHEMA, "attncheck": attncheck.__version__}
     return json.dumps({**head, **content}, indent=2)
 
@@ -152,7 +153,7 @@ def load(target: str) -> Callable[..., object]:
 
 
 def _needed(made: object) -> list[str]:
-    """The arguments that a function or class must be given."""
+    """The names of the arguments that a function or class must be given; none for a model."""
     if not (inspect.isclass(made) or inspect.isroutine(made)):
         return []
     takes = inspect.signature(made).parameters.values()
@@ -170,7 +171,8 @@ def _how_to_make(target: str, name: str, needed: list[str]) -> str:
 
 
 def _show_own_traceback(error: BaseException | None) -> None:
-    """Print where the user's own code has failed, if it has."""
+    """Print the traceback of an error without the frames of attncheck, if some of the others are
+    the user's code, not that of installed packages; nothing without an error."""
     if error is None:
         return
     told = traceback.TracebackException.from_exception(error)
@@ -184,6 +186,7 @@ def _show_own_traceback(error: BaseException | None) -> None:
 
 
 def _module(place: str) -> ModuleType:
+    """The module of a file that ends in .py, or of a dotted name, which is imported."""
     if not place.endswith(".py"):
         return importlib.import_module(place)
     spec = importlib.util.spec_from_file_location(Path(place).stem, place)

@@ -1,7 +1,7 @@
 """How much is tried of a model. A large one gets less, so that a checkup ends in minutes.
 
-What depends on the length as well as on the weights is beside it, in `Subject`: `dense`,
-`usual_length` and `affordable`.
+What depends on the length as well as on the weights is beside it, in `Subject`: `dense_length`,
+`usual_length` and `affordable_sequences`.
 """
 
 from dataclasses import dataclass, replace

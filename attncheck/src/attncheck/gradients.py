@@ -16,9 +16,9 @@ from .states import (
     TRAINING,
     State,
     changed,
+    combined,
     noise_for,
-    with_repeated,
-    without_probabilities,
+    set_dropout_to_0,
 )
 from .subject import SizesAndCall, Subject, prepared
 
@@ -41,12 +41,13 @@ def assert_gradients_right(
 
 
 def check_gradients_right(tried: Subject) -> Passed:
-    """Gradients are the slope of the outputs, see `assert_gradients_right`."""
+    """Gradients are the slope of the outputs, see `assert_gradients_right`; CannotCheck if no
+    weight is trained, or if the slope cannot be measured."""
     weights = [w for w in tried.weights if w.requires_grad and w.is_floating_point()]
     if not weights:
         raise CannotCheck("no weight of the model is trained")
-    with_dropout = replace(TRAINING, dropout=True)
-    slope = _slope(tried, with_dropout)
+    with_dropout = replace(TRAINING, dropout_off=False)
+    slope = _slope(tried, with_dropout)  # of a sum of outputs, over what the gradients say
     if slope is None:
         raise CannotCheck("the slope of the outputs is not smooth enough to be compared")
     if slope.right:
@@ -72,13 +73,14 @@ def check_gradients_right(tried: Subject) -> Passed:
 
 
 def _right_without_dropout(tried: Subject) -> bool:
-    """Whether the gradient is right if the model's modules drop nothing."""
+    """Whether gradients are the slope if the model's modules drop nothing; False if none of them
+    has dropout."""
     with changed(tried.model, training=None):
-        if not without_probabilities(tried.model):
+        if not set_dropout_to_0(tried.model):
             return False
-        # The state must not switch dropout off itself: that does not hold in a backward pass.
+        # Not by `State.dropout_off`, which does not hold in a backward pass.
         try:
-            slope = _slope(tried, replace(TRAINING, dropout=True))
+            slope = _slope(tried, replace(TRAINING, dropout_off=False))
         except REFUSALS:
             return False
     return slope is not None and slope.right
@@ -93,18 +95,19 @@ class Slope:
 
     @property
     def right(self) -> bool:
+        """Whether both slopes are the same, within the limit."""
         return abs(self.ratio - 1) <= self.limit
 
 
 def _slope(tried: Subject, state: State) -> Slope | None:
-    """The slope of a random sum of outputs as the weights move, half along the gradient and half
-    at random; None if it is not smooth."""
-    B = tried.batch(tried.effort.rows)
-    T = tried.fitting(min(16, tried.dense))
+    """The slope of a random sum of outputs in a state as the weights move, half along the gradient
+    and half at random; None if it is not smooth, CannotCheck if there is no gradient."""
+    B = tried.rows_at_once(tried.effort.rows)
+    T = tried.accepted_length(min(16, tried.dense_length))
     x = tried.draw(B, T)
     # Put aside before the weights change their dtype: a gradient has that of its weight.
-    with _gradients_aside(tried.weights), tried.put(state) as there:
-        there = replace(there, seeded=True)
+    with _gradients_aside(tried.weights), tried.in_state(state) as there:
+        there = replace(there, seed_each_call=True)
         weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
         rng = torch.Generator().manual_seed(1)
         with there.restoring():  # each call begins as this one
@@ -123,17 +126,18 @@ def _slope(tried: Subject, state: State) -> Slope | None:
             raise CannotCheck("the gradient of the outputs is 0 or not finite")
         # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
         noise = [noise_for(w, rng) for w in weights]
-        far = sum(_squares(numbers, w.numel()) for numbers, w in zip(noise, weights, strict=True))
-        padded = _padding_rows(tried.model)
+        squares = [_sum_of_squares(n, w.numel()) for n, w in zip(noise, weights, strict=True)]
+        noise_length = sum(squares) ** 0.5
+        padding_rows = _padding_rows(tried.model)
         way: list[Tensor] = []
-        told = 0.0
-        for w, numbers in zip(weights, noise, strict=True):
+        expected = 0.0  # the slope along the way, by the gradient
+        for w, noise_of_w in zip(weights, noise, strict=True):
             slope = gradient.pop(0)
             w.grad = None  # of a large model, each of these is as large as the model
-            direction = with_repeated(torch.add, slope / length, numbers / far**0.5)
-            if id(w) in padded:
-                direction[padded[id(w)]] = 0.0
-            told += _product(direction, slope)
+            direction = combined(torch.add, slope / length, noise_of_w / noise_length)
+            if id(w) in padding_rows:
+                direction[padding_rows[id(w)]] = 0.0
+            expected += _dot(direction, slope)
             way.append(direction)
             del slope
         places = [torch.empty_like(w) for w in weights]
@@ -146,11 +150,12 @@ def _slope(tried: Subject, state: State) -> Slope | None:
 
         is_fine = all(w.dtype is torch.float64 for w in weights)
         shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
-        return _measured(value, size, told, shares)
+        return _measured(value, expected, [share * size for share in shares])
 
 
 def _padding_rows(model: object) -> dict[int, int]:
-    """The rows of embeddings that get no gradient, by the id of the weight: padding_idx."""
+    """The row of each embedding that gets no gradient, padding_idx, by the id (of Python) of its
+    weight; without embeddings that have none."""
     rows: dict[int, int] = {}
     for part in parts_below(model):
         if isinstance(part, nn.Embedding) and part.padding_idx is not None:
@@ -162,78 +167,82 @@ def _padding_rows(model: object) -> dict[int, int]:
 def _moved(
     weights: Sequence[Tensor], way: Sequence[Tensor], step: float, places: Sequence[Tensor]
 ) -> Iterator[None]:
-    """Weights with a step along the way added inside, in other places; afterward they are as
-    before. New places each time would take longer than the sum."""
-    held = [w.data for w in weights]
+    """Inside, the weights have a step along the way added; afterward they have their own data
+    again. The sums are written into `places`: new memory each time would take longer."""
+    own_data = [w.data for w in weights]
     try:
         for w, direction, place in zip(weights, way, places, strict=True):
             w.data = torch.add(w.data, direction, alpha=step, out=place)
         yield
     finally:
-        for w, own in zip(weights, held, strict=True):
+        for w, own in zip(weights, own_data, strict=True):
             w.data = own
 
 
 def _length(tensors: list[Tensor]) -> float:
-    return sum(_product(x, x) for x in tensors) ** 0.5
+    """The square root of the sum of squares of all numbers of the tensors."""
+    return sum(_dot(x, x) for x in tensors) ** 0.5
 
 
-def _squares(numbers: Tensor, count: int) -> float:
-    """The sum of squares of so many numbers, which are repeated if there are fewer."""
+def _sum_of_squares(noise: Tensor, count: int) -> float:
+    """The sum of squares of `count` numbers of noise, as `combined` repeats it along a weight of
+    so many numbers."""
     if not count:
         return 0.0
-    rounds, rest = divmod(count, numbers.numel())
-    some = numbers.flatten()[:rest]
-    return rounds * _product(numbers, numbers) + _product(some, some)
+    repetitions, rest = divmod(count, noise.numel())
+    end = noise.flatten()[:rest]
+    return repetitions * _dot(noise, noise) + _dot(end, end)
 
 
-def _product(a: Tensor, b: Tensor) -> float:
-    """The sum of products of two tensors of one shape, in fp64."""
+def _dot(a: Tensor, b: Tensor) -> float:
+    """The sum of the products of the numbers of two tensors of one shape, in fp64."""
     parts = zip(a.detach().flatten().split(LARGE), b.detach().flatten().split(LARGE), strict=True)
     return sum(float(x.double() @ y.double()) for x, y in parts)  # not a copy of all
 
 
 @contextmanager
 def _gradients_aside(weights: Sequence[Tensor]) -> Iterator[None]:
-    """Weights without gradients inside; afterward they have their own again."""
-    held = [w.grad for w in weights]
+    """Inside, the weights have no gradients; afterward they have their own again."""
+    own_gradients = [w.grad for w in weights]
     for w in weights:
         w.grad = None
     try:
         yield
     finally:
-        for w, grad in zip(weights, held, strict=True):
+        for w, grad in zip(weights, own_gradients, strict=True):
             w.grad = grad
 
 
 def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of a value by weights that have none."""
+    """The gradient of a value by weights whose `grad` is None before; it is that afterward."""
     value.backward()  # not autograd.grad, which reentrant checkpoints refuse
     return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
 
 
 def _differentiable(tried: Subject, x: Tensor) -> Tensor:
-    y = outputs_of(tried.raw(x), tuple(x.shape[:2]))
-    return y.masked_fill(~y.isfinite(), 0.0)  # logits of symbols that are never chosen
+    """The outputs of one call for x (B, T, ...), (B, T, V), with 0 for what is not finite, such as
+    logits of symbols that are never chosen."""
+    y = outputs_of(tried.call_once(x), tuple(x.shape[:2]))
+    return y.masked_fill(~y.isfinite(), 0.0)
 
 
 def _measured(
-    value: Callable[[float], float], size: float, told: float, shares: Sequence[float]
+    value: Callable[[float], float], expected: float, steps: Sequence[float]
 ) -> Slope | None:
-    """The slope of a value at 0, by steps of these shares of the size of the weights, until two of
-    them agree; None if none do."""
+    """The slope of a value at 0 over the expected one, from the differences over steps in both
+    directions: of those that agree with the step before, the one that agrees best; None if none
+    does."""
     before = math.nan
     best: Slope | None = None
-    for share in shares:
-        step = share * size
-        slope = (value(step) - value(-step)) / (2 * step * told)
-        apart = abs(slope - before)
-        before = slope
+    for step in steps:
+        ratio = (value(step) - value(-step)) / (2 * step * expected)
+        apart = abs(ratio - before)
+        before = ratio
         limit = max(SMOOTH, 100 * apart)
-        # A share, for slopes over steps that are much too large are all near 0.
-        agree = apart <= ROUGH * min(1.0, abs(slope))
-        if agree and (best is None or limit < best.limit):
-            best = Slope(slope, limit)
+        # Relative to the ratio, for those of steps that are much too large are all near 0.
+        agrees = apart <= ROUGH * min(1.0, abs(ratio))
+        if agrees and (best is None or limit < best.limit):
+            best = Slope(ratio, limit)
         if best is not None and best.limit == SMOOTH:
             break
     return best

@@ -15,6 +15,9 @@ from .outcomes import REFUSALS, CannotCheck, CheckFailed, as_assertion
 GivenKernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
 FILLS = (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5)
+# By which share of the standard deviation a right kernel in fp32 may be off.
+ROUNDING = 1e-4
+ROUNDING_OF_LARGE = 1e-3  # of gradients, and of outputs of scores of 1e6
 
 
 def reference(
@@ -31,7 +34,8 @@ def reference(
 
 
 def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What is wrong, and the output that it gives."""
+    """The outputs (B, H, T, D) of attention with common mistakes, by a phrase that says what is
+    wrong."""
     attention = partial(reference, q, k, v)  # of a mask
     everything = torch.ones_like(mask)
     wrong = {
@@ -71,7 +75,7 @@ def mistakes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor]
 
 
 def _merged_wrongly(y: Tensor) -> Tensor:
-    """(B, H, T, D), read as (B, T, H, D)."""
+    """The heads y (B, H, T, D) as a merge without a transpose gives them: read as (B, T, H, D)."""
     return y.reshape(B, T, H, D).transpose(1, 2)
 
 
@@ -83,6 +87,9 @@ def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> st
         kernel: from q, k, v (B, H, T, D) and a mask (T, T) bool, True = may attend, to the output;
             such as `lambda q, k, v, mask: mine(q, k, v, attn_mask=~mask)`.
         causal_only: whether it has a causal mask of its own, and no other is tried.
+
+    Returns:
+        What was compared, in a sentence.
 
     Raises:
         CheckFailed: the message names the mistake that gives exactly this output, if one does.
@@ -98,41 +105,49 @@ def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> st
         raise CannotCheck(f"the kernel fails on {(B, H, T, D)}: {error!r}") from error
     if y.shape != q.shape:
         raise CannotCheck(f"the kernel returns {tuple(y.shape)}, not {tuple(q.shape)}")
-    if error_of(again, y.double()) > 1e-4:
+    if error_of(again, y.double()) > ROUNDING:
         raise CheckFailed("the same inputs give other outputs the second time: is dropout on?")
-    _compare(y, q, k, v, tril)
+    _require_right(y, q, k, v, tril)
     mask = (torch.rand(T, T, generator=rng) < 0.5) | torch.eye(T, dtype=torch.bool)
     if not causal_only:
-        _compare(kernel(q, k, v, mask), q, k, v, mask)
-        empty = tril.clone()
-        empty[3] = False
-        if error_of(kernel(q, k, v, empty), reference(q, k, v, empty)) > 1e-4:
+        _require_right(kernel(q, k, v, mask), q, k, v, mask)
+        without_keys = tril.clone()
+        without_keys[3] = False  # of one query
+        right = reference(q, k, v, without_keys)
+        if error_of(kernel(q, k, v, without_keys), right) > ROUNDING:
             raise CheckFailed("a query without keys changes the outputs of others")
-    large = 1e6 * D**0.5 / float((q @ k.mT).abs().max()) * q
+    large = 1e6 * D**0.5 / float((q @ k.mT).abs().max()) * q  # the largest score is 1e6
     for sign in (1, -1):
-        _compare(kernel(sign * large, k, v, tril), sign * large, k, v, tril, "scores of 1e6: ")
-    _gradients(kernel, q, k, v, tril)
+        y = kernel(sign * large, k, v, tril)
+        _require_right(y, sign * large, k, v, tril, "scores of 1e6: ", ROUNDING_OF_LARGE)
+    _require_right_gradients(kernel, q, k, v, tril)
     return "the kernel and its gradients agree with fp64" + _grouped(kernel, v, tril, rng)
 
 
-def _compare(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str = "") -> None:
+def _require_right(
+    y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, when: str = "",
+    limit: float = ROUNDING,
+) -> None:  # fmt: skip
+    """CheckFailed if the output y (B, H, T, D) of a kernel is off by more than a limit; the
+    message begins with `when`, and names the wrong heads and the mistake that gives this output,
+    if one does."""
     right = reference(q, k, v, mask)
-    limit = 1e-3 if when else 1e-4
     error = error_of(y, right)
     if error <= limit:
         return
-    wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > 1e-4]
+    # The lower limit, for the std of a wrong head may be larger than that of all.
+    wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > ROUNDING]
     where = f"in heads {wrong} only, " if len(wrong) < H else ""
     for said, output in mistakes(q, k, v, mask).items():
         if error_of(y[:, wrong], output[:, wrong]) <= limit:
             raise CheckFailed(f"{when}{where}{said}")
-    many = "not finite" if not bool(y.isfinite().all()) else f"off by {error:.2g} of its std"
-    raise CheckFailed(f"{when}{where}the output is {many}, by an unknown mistake")
+    extent = "not finite" if not bool(y.isfinite().all()) else f"off by {error:.2g} of its std"
+    raise CheckFailed(f"{when}{where}the output is {extent}, by an unknown mistake")
 
 
 def error_of(y: Tensor, right: Tensor) -> float:
-    """The largest difference relative to the standard deviation, where the right result is finite;
-    infinite if y is not finite there."""
+    """The largest difference of y from what is right, relative to its standard deviation; infinite
+    if y is not finite. What is not finite in the right result is left out."""
     judged = right.isfinite()
     off = y.detach().double()[judged] - right[judged]
     if not bool(off.isfinite().all()):
@@ -140,22 +155,27 @@ def error_of(y: Tensor, right: Tensor) -> float:
     return float(off.abs().max() / right[judged].std())
 
 
-def _gradients(kernel: GivenKernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
-    given = [x.clone().requires_grad_() for x in (q, k, v)]
-    exact = [x.double().requires_grad_() for x in (q, k, v)]
-    y = kernel(given[0], given[1], given[2], mask)
-    right = reference(exact[0], exact[1], exact[2], mask)
-    direction = torch.linspace(-1, 1, y.numel()).view(y.shape)
-    found = torch.autograd.grad((y * direction).sum(), given, materialize_grads=True)
-    expected = torch.autograd.grad((right * direction).sum(), exact)
+def _require_right_gradients(
+    kernel: GivenKernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
+) -> None:
+    """CheckFailed if the gradient of a weighted sum of a kernel's output by q, k or v is not that
+    of attention in fp64."""
+    in_fp32 = [x.clone().requires_grad_() for x in (q, k, v)]
+    in_fp64 = [x.double().requires_grad_() for x in (q, k, v)]
+    y = kernel(in_fp32[0], in_fp32[1], in_fp32[2], mask)
+    right = reference(in_fp64[0], in_fp64[1], in_fp64[2], mask)
+    weights = torch.linspace(-1, 1, y.numel()).view(y.shape)
+    found = torch.autograd.grad((y * weights).sum(), in_fp32, materialize_grads=True)
+    expected = torch.autograd.grad((right * weights).sum(), in_fp64)
     for name, a, b in zip("qkv", found, expected, strict=True):
         error = error_of(a, b)
-        if error > 1e-3:
+        if error > ROUNDING_OF_LARGE:
             raise CheckFailed(f"the gradient of {name} is off by {error:.2g} of its std")
 
 
 def _grouped(kernel: GivenKernel, v: Tensor, mask: Tensor, rng: torch.Generator) -> str:
-    """What is said of fewer key-value heads; CheckFailed if they are repeated in a wrong order."""
+    """Whether a kernel takes two query heads for each key-value head, as the end of a sentence;
+    CheckFailed if it does, and query heads use wrong key-value heads."""
     q, k = torch.randn(2, B, 2 * H, T, D, generator=rng)
     try:
         y = kernel(q, k[:, :H], v, mask)
@@ -163,9 +183,9 @@ def _grouped(kernel: GivenKernel, v: Tensor, mask: Tensor, rng: torch.Generator)
         return "; it refuses grouped heads"
     repeated = torch.arange(H).repeat_interleave(2)  # the key-value head of each query head
     tiled = torch.arange(H).repeat(2)
-    if error_of(y, reference(q, k[:, tiled], v[:, tiled], mask)) <= 1e-4:
+    if error_of(y, reference(q, k[:, tiled], v[:, tiled], mask)) <= ROUNDING:
         raise CheckFailed("query head h uses key-value head h mod H_kv: tiled, not repeated")
-    if error_of(y, reference(q, k[:, repeated], v[:, repeated], mask)) > 1e-4:
+    if error_of(y, reference(q, k[:, repeated], v[:, repeated], mask)) > ROUNDING:
         used = [_head_used(y[:, h], q[:, h : h + 1], k[:, :H], v, mask) for h in range(2 * H)]
         if None in used:
             raise CheckFailed("grouped key-value heads give a wrong output")
@@ -180,6 +200,6 @@ def _head_used(y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> int 
     head (B, 1, T, D); None if none does."""
     outputs = reference(q, k, v, mask)
     for head in range(k.shape[1]):
-        if error_of(y, outputs[:, head]) <= 1e-4:
+        if error_of(y, outputs[:, head]) <= ROUNDING:
             return head
     return None

@@ -31,8 +31,8 @@ class Description(NamedTuple):
 
 
 def explain_map(reads: Tensor) -> Description | None:
-    """What reads what, and the likely causes, from a map (T, T) bool with readers in rows; None if
-    nothing reads ahead."""
+    """What reads what and where to look, from a map (T, T) bool of which output t reads which
+    input j, without a place; None if no output reads ahead."""
     T = len(reads)
     i = torch.arange(T)
     distance = i - i[:, None]  # of the reader to what it reads, positive ahead
@@ -43,7 +43,7 @@ def explain_map(reads: Tensor) -> Description | None:
     if not (reads & (distance < 0)).any() and ahead.sum() > T:
         what = "positions read later ones, never earlier ones"
         return Description(what, "", "look for a mask turned around")
-    if torch.equal(ahead, future):
+    if torch.equal(ahead, future):  # each reads all that is later
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
         return Description(f"every position reads all {T} positions", "", f"look for {look}")
     if T > 2 * FEW and not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
@@ -70,7 +70,9 @@ def explain_map(reads: Tensor) -> Description | None:
 
 
 def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
-    """The innermost module whose outputs before the cut change although its inputs do not."""
+    """A sentence that names the first module whose outputs before the cut change although its
+    inputs there do not, as the inputs x (T, ...) are changed from the cut on; or why none is
+    known."""
     module = module_of(tried.model)
     if module is None:
         return "give a torch module to learn where"
@@ -83,11 +85,13 @@ def place_of_leak(tried: Subject, x: Tensor, changed: Tensor, cut: int) -> str:
     if not any_differ([y], [new_y]):
         return "the leak vanishes while hooks are on the modules, as if they turn off a fast path"
     names = {part: name for name, part in module.named_modules()}
-    for key, (inputs, outputs) in before.items():
-        new_inputs, new_outputs = after.get(key, (inputs, outputs))  # experts may not run
+    # In the order in which calls end, so an inner module comes before the one around it.
+    for call, (inputs, outputs) in before.items():
+        new_inputs, new_outputs = after.get(call, (inputs, outputs))  # experts may not run
         if any_differ(outputs, new_outputs) and not any_differ(inputs, new_inputs):
-            kind = type(key[0]).__name__
-            return f"the first module that reads ahead is {names[key[0]] or 'the model'} ({kind})"
+            part, _ = call
+            name = names[part] or "the model"
+            return f"the first module that reads ahead is {name} ({type(part).__name__})"
     return "no single module reads ahead"
 
 
@@ -99,21 +103,25 @@ Shape = tuple[int, ...]
 def record_modules(
     tried: Subject, module: nn.Module, x: Tensor, begin: int, end: int
 ) -> tuple[Tensor, Recorded]:
-    """The outputs from begin to end, and there the inputs and outputs of each module, by module
-    and number of its call, as the calls end."""
+    """The outputs for x (T, ...) at the positions from begin to end (1, end - begin, V), and the
+    inputs and outputs of each call of a module there, in the order in which the calls end.
+
+    A shorter text shows first which axis of each tensor is time.
+    """
     recorded: Recorded = {}
-    shorter: dict[ModuleCall, tuple[list[Shape], list[Shape]]] = {}
+    shapes_of: dict[ModuleCall, tuple[list[Shape], list[Shape]]] = {}  # in the shorter text
     T = len(x)
 
     def keep_shapes(call: ModuleCall, given: object, returned: object) -> None:
-        shorter[call] = _shapes_in(given), _shapes_in(returned)
+        shapes_of[call] = _shapes_in(given), _shapes_in(returned)
 
     def keep_parts(call: ModuleCall, given: object, returned: object) -> None:
-        of_given, of_returned = shorter.get(call, ([], []))
-        recorded[call] = part_of(given, of_given), part_of(returned, of_returned)
+        of_given, of_returned = shapes_of.get(call, ([], []))
+        recorded[call] = parts_of_time(given, of_given), parts_of_time(returned, of_returned)
 
-    def part_of(value: object, shapes: list[Shape]) -> list[Tensor]:
-        """The part of each tensor that has time; `shapes` are theirs in the shorter text."""
+    def parts_of_time(value: object, shapes: list[Shape]) -> list[Tensor]:
+        """The part from begin to end of each tensor in a value that has an axis of time; `shapes`
+        are those of the tensors in the shorter text."""
         tensors = [x for _, x in named_tensors(value)]
         known: list[Shape] | list[None] = shapes
         if len(shapes) != len(tensors):  # a module may be called in another way then
@@ -128,7 +136,7 @@ def record_modules(
     try:
         _hooked(tried, module, x[: max(1, T // 2)], keep_shapes)
     except REFUSALS:  # as of a model of one length
-        shorter.clear()
+        shapes_of.clear()
     return _hooked(tried, module, x, keep_parts)[:, begin:end], recorded
 
 
@@ -138,7 +146,8 @@ def _hooked(
     x: Tensor,
     keep: Callable[[ModuleCall, object, object], None],
 ) -> Tensor:
-    """The outputs for x (T, ...), while what each module takes and returns is handed over."""
+    """The outputs for x (T, ...), (1, T, V). As each call of a module ends, `keep` gets which call
+    it was, what the module took, and what it returned."""
     calls: Counter[nn.Module] = Counter()
 
     def hook(part: nn.Module, args: tuple, named: dict[str, object], output: object) -> None:
@@ -157,8 +166,9 @@ def _shapes_in(value: object) -> list[Shape]:
 
 
 def _axis_of_time(shape: Shape, shorter: Shape | None, T: int) -> int | None:
-    """The axis of a tensor that is time, of T inputs, if there is just one. A width may be T, too,
-    but it is the same in a shorter text."""
+    """The axis of a tensor of this shape that is time, of T inputs; None if there is none, or if
+    it is not clear which. `shorter` is the shape in a shorter text, where a width that is T by
+    chance stays the same."""
     axes = [axis for axis, size in enumerate(shape) if size == T]
     if shorter is not None and len(shorter) == len(shape):
         axes = [axis for axis in axes if shorter[axis] != T]
@@ -168,6 +178,7 @@ def _axis_of_time(shape: Shape, shorter: Shape | None, T: int) -> int | None:
 
 
 def any_differ(before: list[Tensor], after: list[Tensor], by: float = 1e-7) -> bool:
-    """Whether any of the tensors moved by more than a share of its standard deviation."""
+    """Whether any of the tensors moved by more than a share of its standard deviation; those whose
+    shapes differ are left out."""
     pairs = zip(before, after, strict=False)
     return any(a.shape == b.shape and relative(a.double(), b.double()) > by for a, b in pairs)

@@ -5,7 +5,6 @@ Letters: B batch, T time, V symbols.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from math import isfinite
 
 import torch
@@ -31,6 +30,7 @@ WITH_GRADIENTS = State(grad=True)
 LOSS_MODES = (WITH_GRADIENTS, TRAINING)
 IGNORED_LABEL = -100
 READ = 1e-3  # of the standard deviation, by which labels may move logits
+SAME_TOKENS = 0.999  # the share of the learned tokens that a shift must explain
 NEXT_TOKENS = "targets are the next tokens"
 # Wrong shifts of the targets, of which 1 is right, and what they make of a model.
 _WRONG_SHIFTS = {
@@ -41,7 +41,8 @@ _WRONG_SHIFTS = {
 
 
 def labels_argument(tried: Subject) -> str:
-    """The name of the argument that takes the targets of a loss; CannotCheck if there is none."""
+    """The name of the argument that takes the targets of a loss: `labels`, or the first known one;
+    CannotCheck if there is none."""
     takes = arguments_of(tried.model)
     for name in ("labels", *TARGETS):
         if name in takes:
@@ -50,7 +51,8 @@ def labels_argument(tried: Subject) -> str:
 
 
 def labeled_loss(tried: Subject) -> LabeledLoss:
-    """The loss that a model returns if it gets labels."""
+    """The function that calls a model with ids and labels and returns its loss; CannotCheck if the
+    model takes no labels."""
     name = labels_argument(tried)
 
     def loss(model: Model, ids: Tensor, labels: Tensor) -> Tensor:
@@ -89,41 +91,42 @@ def check_loss_shifted(tried: Subject, loss: Loss | None = None) -> Passed:
     if tried.prefix >= tried.length:
         raise CannotCheck("what reads all inputs need not learn the next ones; give loss")
     labeled = labeled_loss(tried) if loss is None else None
-    targets_of = _ways_to_learn(tried, loss, labeled)
-    told: list[str] = []
+    targets_in_words: list[str] = []
     visits = Visits(tried, "a loss ")
     for state in visits.through(LOSS_MODES):
         with visits.visit(state) as there:
-            said = targets_of(there)
-            told = told or said
+            said = _require_next_tokens(there, loss, labeled)
+            targets_in_words = targets_in_words or said  # those of the first state
             if labeled is not None:
                 _require_labels_unread(there, labeled)
-    return visits.passed("; ".join(told))
+    return visits.passed("; ".join(targets_in_words))
 
 
-def _ways_to_learn(
+def _require_next_tokens(
     tried: Subject, loss: Loss | None, labeled: LabeledLoss | None
-) -> Callable[[Subject], list[str]]:
-    """What says which targets the logits learn in a state: of the user's loss, of labels that are
-    the ids, or of targets that may come shifted."""
+) -> list[str]:
+    """CheckFailed if the logits do not learn the next tokens from the user's loss or, if there is
+    none, from the loss `labeled` that the model returns. Returns phrases that say which tokens
+    each output of the model learns."""
     if loss is not None:
-        return partial(_targets_of, loss=loss, ids_are_labels=False)
+        return _require_loss_of_next_tokens(tried, loss, ids_are_labels=False)
     assert labeled is not None
     name = labels_argument(tried)
-    if name != "labels":
-        return partial(_given_targets, loss=labeled, name=name)
+    if name != "labels":  # such as targets, which the caller may have to shift
+        return _require_known_targets(tried, labeled, name)
 
-    def of_ids(model: Model, ids: Tensor) -> Tensor:
+    def loss_of_ids(model: Model, ids: Tensor) -> Tensor:
         return labeled(model, ids, ids)
 
-    return partial(_targets_of, loss=of_ids, ids_are_labels=True)
+    return _require_loss_of_next_tokens(tried, loss_of_ids, ids_are_labels=True)
 
 
 def _require_labels_unread(tried: Subject, labeled: LabeledLoss) -> None:
-    """CheckFailed if logits depend on the last label, with which one of them is compared."""
-    ids = tried.draw(tried.batch(1), tried.usual_length)
-    labels = tried.other(ids)
-    others = torch.cat([labels[:, :-1], tried.other(labels)[:, -1:]], 1)
+    """CheckFailed if logits depend on the labels: on the last one, which one of them must
+    predict."""
+    ids = tried.draw(tried.rows_at_once(1), tried.usual_length)
+    labels = tried.other_inputs(ids)
+    others = torch.cat([labels[:, :-1], tried.other_inputs(labels)[:, -1:]], 1)
     logits = _logits_beside(tried, labeled, ids, labels)
     change = relative(_logits_beside(tried, labeled, ids, others), logits)
     if change > READ:
@@ -136,25 +139,32 @@ def _require_labels_unread(tried: Subject, labeled: LabeledLoss) -> None:
 def _logits_beside(tried: Subject, labeled: LabeledLoss, ids: Tensor, labels: Tensor) -> Tensor:
     """The logits (B, T, V) that a model returns beside the loss of labels (B, T)."""
 
-    def of(model: Model, x: Tensor) -> Tensor:
-        return labeled(model, ids.to(x.device), labels.to(x.device))
-
     seed_all(0, tried.device)
-    _, outputs, _ = _followed(tried, of)
+    _, outputs, _ = _call_with_loss(tried, _with_fixed_text(labeled, ids, labels))
     return next(iter(outputs.values())).detach()
 
 
-def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
-    """What each output of the model learns, the logits first; CheckFailed if the logits do not
-    learn the next token."""
-    ids, outputs, value = _followed(tried, loss)
+def _with_fixed_text(labeled: LabeledLoss, ids: Tensor, labels: Tensor) -> Loss:
+    """The loss of these ids and labels (B, T), whatever ids it is called with."""
+
+    def loss(model: Model, x: Tensor) -> Tensor:
+        return labeled(model, ids.to(x.device), labels.to(x.device))
+
+    return loss
+
+
+def _require_loss_of_next_tokens(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str]:
+    """CheckFailed if a loss does not compare the logits with the next tokens, if the last position
+    of ids as labels learns a token, or if the softmax is applied twice. Returns a phrase on the
+    logits, and one on each other output (B, T, V): which tokens it learns."""
+    ids, outputs, value = _call_with_loss(tried, loss)
     (_, logits), *others = outputs.items()
     slope_of_logits = _slope_by_logits(value, logits)
     if slope_of_logits is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
     if not bool(value.isfinite() and slope_of_logits.isfinite().all()):
         raise tried.failed("the loss, or its slope by the logits, is NaN or infinite")
-    shift = _shift_of(ids, _lowest(slope_of_logits))
+    shift = _shift_of(ids, _learned_tokens(slope_of_logits))
     if shift == 0 and ids_are_labels and "encoder_hidden_states" in arguments_of(tried.model):
         raise CannotCheck("the labels of a decoder beside an encoder come shifted; give loss")
     if shift != 1:
@@ -165,61 +175,65 @@ def _targets_of(tried: Subject, loss: Loss, *, ids_are_labels: bool) -> list[str
         raise tried.failed(_shift_in_words(shift), look, grave=not may_be_meant)
     if ids_are_labels:
         _require_end_ignored(tried, ids, slope_of_logits)
-    told = [NEXT_TOKENS]
+    targets_in_words = [NEXT_TOKENS]
     for name, y in others:
         slope = _slope_by_logits(value, y)
         if slope is None:
             continue
-        shifts = [n for n in range(-1, 6) if _agreement(ids, _lowest(slope), n) >= 0.999]
+        learned = _learned_tokens(slope)
+        shifts = [n for n in range(-1, 6) if _agreement(ids, learned, n) >= SAME_TOKENS]
         learns = f"learns the token {shifts[0]} later" if shifts else "is not examined"
-        told.append(f"{name} {learns}")
+        targets_in_words.append(f"{name} {learns}")
     _require_one_softmax(tried, value, logits, slope_of_logits)
-    return told
+    return targets_in_words
 
 
 def _slope_by_logits(value: Tensor, logits: Tensor) -> Tensor | None:
-    """The slope of a loss by logits (B, T, V); None if it depends on none of them."""
+    """The slope (B, T, V) of a loss by logits (B, T, V); None if it depends on none of them."""
     if not (logits.requires_grad and value.requires_grad):
         return None
     (slope,) = torch.autograd.grad(value, logits, retain_graph=True, allow_unused=True)
     return slope
 
 
-def _lowest(slope: Tensor) -> Tensor:
-    """(B, T) the tokens that a loss makes likelier, from its slope by logits (B, T, V); -100 where
-    that is 0."""
+def _learned_tokens(slope: Tensor) -> Tensor:
+    """(B, T) the token that a loss makes most likely at each position, whose logit has the lowest
+    slope in (B, T, V); -100 where all slopes are 0."""
     return slope.argmin(-1).where(slope.abs().sum(-1) > 0, IGNORED_LABEL).cpu()
 
 
 def _learned_token(slope: Tensor) -> int | None:
     """The token that a cross entropy makes likelier, from its slope by the logits (V,) of one
-    position; None if there is no slope, or that of something else, such as a penalty on large
-    logits: that of a cross entropy sums to 0."""
+    position; None if the slope is 0, or that of something else, such as a penalty on large
+    logits."""
     size = float(slope.abs().sum())
+    # The slope of a cross entropy is softmax(logits) - one_hot(token), which sums to 0.
     if not size or abs(float(slope.sum())) > 0.1 * size:
         return None
     return int(slope.argmin())
 
 
 def label_weights(logits: Tensor, slope: Tensor) -> Tensor | None:
-    """(B, T) the weight w of each position in a cross entropy, from its slope by the logits
-    (B, T, V); None if it is no plain cross entropy.
+    """(B, T) the weight w of each position in a cross entropy, from the logits (B, T, V) and its
+    slope by them; None if the slope is that of something else.
 
     The slope of a cross entropy is w (softmax(logits) - one_hot(label)).
     """
     slope = slope.double()
     probabilities = logits.detach().double().softmax(-1)
     learned = nn.functional.one_hot(slope.argmin(-1), slope.shape[-1])
-    usual = probabilities - learned
-    weights = (slope * usual).sum(-1) / usual.square().sum(-1).clamp_min(1e-30)
-    rest = (slope - weights[..., None] * usual).abs().sum(-1)
+    of_weight_1 = probabilities - learned
+    # The multiple of it that is nearest to the slope, by least squares.
+    weights = (slope * of_weight_1).sum(-1) / of_weight_1.square().sum(-1).clamp_min(1e-30)
+    rest = (slope - weights[..., None] * of_weight_1).abs().sum(-1)
     if bool((rest > 0.01 * slope.abs().sum(-1)).any()):
         return None
     return weights.cpu()
 
 
 def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor) -> None:
-    """CheckFailed if the last position learns a token, though none follows."""
+    """CheckFailed if the last position of the first row of ids (B, T) learns a token, by the slope
+    of the loss by the logits (B, T, V), though none follows."""
     learned = _learned_token(slope[0, -1])
     if learned is None:
         return
@@ -231,20 +245,21 @@ def _require_end_ignored(tried: Subject, ids: Tensor, slope: Tensor) -> None:
 
 
 def _require_one_softmax(tried: Subject, value: Tensor, logits: Tensor, slope: Tensor) -> None:
-    """CheckFailed if a loss is the mean cross entropy of a softmax of the logits (B, T, V)."""
-    learned = _lowest(slope).flatten().to(logits.device)
+    """CheckFailed if the value and the slope of a loss are those of the mean cross entropy of
+    softmax(logits) instead of the logits (B, T, V), which applies the softmax twice."""
+    learned = _learned_tokens(slope).flatten().to(logits.device)
     cross_entropy = nn.functional.cross_entropy
     given = float(value.detach())
     once = float(cross_entropy(logits.detach().flatten(0, 1), learned))
     with torch.enable_grad():
-        again = logits.detach().flatten(0, 1).requires_grad_()
-        twice = cross_entropy(again.softmax(-1), learned)
-        (slope_of_twice,) = torch.autograd.grad(twice, again)
-    of_twice = float(twice.detach())
-    same_value = abs(given - of_twice) <= 1e-4 * abs(of_twice) < abs(given - once)
+        own_logits = logits.detach().flatten(0, 1).requires_grad_()
+        loss_of_twice = cross_entropy(own_logits.softmax(-1), learned)
+        (slope_of_twice,) = torch.autograd.grad(loss_of_twice, own_logits)
+    twice = float(loss_of_twice.detach())
+    same_value = abs(given - twice) <= 1e-4 * abs(twice) < abs(given - once)
     # Of small logits both values are log V, and another small term of the loss decides which is
     # nearer. Their slopes differ by a factor of V.
-    rest = (slope.flatten(0, 1).to(again.device) - slope_of_twice).norm()
+    rest = (slope.flatten(0, 1).to(own_logits.device) - slope_of_twice).norm()
     if same_value and bool(rest <= 0.01 * slope_of_twice.norm()):
         raise tried.failed(
             "the loss is the cross entropy of softmax(logits), so the softmax is applied twice",
@@ -252,8 +267,10 @@ def _require_one_softmax(tried: Subject, value: Tensor, logits: Tensor, slope: T
         )
 
 
-def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """The ids that a loss gives to the model, the outputs of the model for them, and the loss."""
+def _call_with_loss(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Call a loss with random ids. Returns the ids (B, T) that it gives to the model, which may be
+    others, the outputs (B, T, V) of the model for them, by name, and the loss; all with a graph.
+    CannotCheck if it does not call the model."""
     module = module_of(tried.model)
     assert module is not None
     seen: list[tuple[Tensor, dict[str, Tensor]]] = []
@@ -262,8 +279,8 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
         ids = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
-    rows = min(4, tried.rows, max(1, tried.affordable(tried.length, 0.25)))
-    ids = tried.draw(tried.rows if tried.exact else rows, tried.usual_length)
+    rows = min(4, tried.rows, max(1, tried.affordable_sequences(tried.length, 0.25)))
+    ids = tried.draw(tried.rows if tried.fixed_rows else rows, tried.usual_length)
     handle = module.register_forward_hook(keep, with_kwargs=True)
     try:
         with torch.enable_grad(), tried.repeatable():
@@ -275,31 +292,37 @@ def _followed(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tensor], Te
     return seen[-1][0], seen[-1][1], value
 
 
-def _given_targets(tried: Subject, loss: LabeledLoss, name: str) -> list[str]:
-    """Which token the logits at t are compared with, of a model that may want shifted targets."""
-    seen: list[Tensor] = []
+def _require_known_targets(tried: Subject, loss: LabeledLoss, name: str) -> list[str]:
+    """CheckFailed if the logits at t are compared neither with the targets at t nor with those at
+    t + 1, where no convention says which; or if the last position learns a token, or the softmax
+    is applied twice. Returns with which ones they are compared, in a phrase.
 
-    def with_others(model: Model, x: Tensor) -> Tensor:
-        targets = tried.other(x.cpu())
-        seen.append(targets)
+    `name` is that of the argument that takes the targets.
+    """
+    given: list[Tensor] = []
+
+    def loss_of_other_targets(model: Model, x: Tensor) -> Tensor:
+        targets = tried.other_inputs(x.cpu())
+        given.append(targets)
         return loss(model, x, targets.to(x.device))
 
-    _, outputs, value = _followed(tried, with_others)
-    y = next(iter(outputs.values()))
-    slope = _slope_by_logits(value, y)
+    _, outputs, value = _call_with_loss(tried, loss_of_other_targets)
+    logits = next(iter(outputs.values()))
+    slope = _slope_by_logits(value, logits)
     if slope is None:
         raise CannotCheck("the loss is not computed from the logits the model returns")
-    lowest = _lowest(slope)
-    shifts = [n for n in range(-1, 4) if _agreement(seen[-1], lowest, n) >= 0.999]
+    (targets,) = given
+    learned = _learned_tokens(slope)
+    shifts = [n for n in range(-1, 4) if _agreement(targets, learned, n) >= SAME_TOKENS]
     if not shifts:
         raise tried.failed(
             f"the logits at t are compared with none of {name}",
             "look for a view that exchanges time and vocabulary, or for a loss of other logits",
             grave=False,
         )
-    _require_one_softmax(tried, value, y, slope)
+    _require_one_softmax(tried, value, logits, slope)
     if shifts[0] == 1:
-        _require_end_ignored(tried, seen[-1], slope)
+        _require_end_ignored(tried, targets, slope)
     if shifts[0] in (0, 1):
         when = "so give the next tokens" if shifts[0] == 0 else "so give the ids themselves"
         place = "t" if shifts[0] == 0 else "t + 1"
@@ -308,23 +331,25 @@ def _given_targets(tried: Subject, loss: LabeledLoss, name: str) -> list[str]:
     raise tried.failed(said.replace("+ -", "- "), grave=False)
 
 
-def _shift_of(x: Tensor, y: Tensor) -> int | None:
-    """The shift of targets y (B, T), which hold the inputs x (B, T) so many positions later: 1 or
-    one of the wrong ones; None if y is none of them."""
+def _shift_of(ids: Tensor, learned: Tensor) -> int | None:
+    """By how many positions later the ids (B, T) are that the positions have learned (B, T): 1, or
+    one of the wrong shifts; None if it is none of them."""
     for shift in (1, *_WRONG_SHIFTS):
-        if _agreement(x, y, shift) >= 0.999:
+        if _agreement(ids, learned, shift) >= SAME_TOKENS:
             return shift
     return None
 
 
 def _shift_in_words(shift: int | None) -> str:
+    """What is said of a wrong shift of the targets; None is an unknown one."""
     return "targets are not the next tokens" if shift is None else _WRONG_SHIFTS[shift]
 
 
-def _agreement(x: Tensor, y: Tensor, shift: int) -> float:
-    """Share of the targets that equal the input `shift` positions later."""
-    at = torch.arange(x.shape[1]) + shift
-    same = (x.roll(-shift, 1) == y)[(y >= 0) & (at >= 0) & (at < x.shape[1])]
+def _agreement(ids: Tensor, learned: Tensor, shift: int) -> float:
+    """The share of learned tokens (B, T) that equal the id (B, T) `shift` positions later, of
+    those that are not ignored and have such an id; 0 if there are none."""
+    at = torch.arange(ids.shape[1]) + shift
+    same = (ids.roll(-shift, 1) == learned)[(learned >= 0) & (at >= 0) & (at < ids.shape[1])]
     return float(same.double().mean()) if same.numel() else 0.0
 
 
@@ -371,7 +396,7 @@ def check_labels_ignored(
     try:
         for state in visits.through(LOSS_MODES):
             with visits.visit(state) as there:
-                said = _labels(there, loss, ignored) or said
+                said = _require_ignored(there, loss, ignored) or said
     except REFUSALS as error:
         if isinstance(error, CheckFailed):
             raise
@@ -380,9 +405,9 @@ def check_labels_ignored(
 
 
 def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
-    """Whether the model takes a label."""
-    with tried.put(WITH_GRADIENTS) as there:
-        ids = there.draw(1, there.fitting(24))
+    """Whether a loss with some labels that are `ignored` raises no error."""
+    with tried.in_state(WITH_GRADIENTS) as there:
+        ids = there.draw(1, there.accepted_length(24))
         labels = ids.clone()
         labels[:, :4] = ignored
         try:
@@ -392,12 +417,13 @@ def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
     return True
 
 
-def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
-    """CheckFailed if ignored labels count; a sentence if the loss is a sum, or ""."""
-    tried = replace(tried, seeded=True)
-    T = tried.fitting(tried.effort.labeled)
+def _require_ignored(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
+    """CheckFailed if labels that are `ignored` count in a loss or in its gradient; in the model's
+    own dtype, only if the loss is not finite beside them. Returns a sentence if the loss is a sum,
+    not a mean, else ""."""
+    tried = replace(tried, seed_each_call=True)
+    T = tried.accepted_length(tried.effort.labeled)
     ids = tried.draw(1, T)
-    labels = ids.clone()
     # A loss that shifts its labels does not use the first, and some treat those at the ends as
     # others.
     first, end = (3, T - 2) if T >= 12 else (1, T)
@@ -405,39 +431,40 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
     at = torch.arange(T)
     early = (at >= first) & (at < border)
     late = (at >= border) & (at < end)
-    labels = labels.where(early | late, ignored)
+    labels = ids.where(early | late, ignored)
 
-    def of(part: Tensor, rows: int = 1) -> float:
-        return float(_loss_of_text(tried, loss, ids, labels.where(part, ignored), rows).detach())
+    def loss_of_labels(part: Tensor) -> float:
+        """The loss of the labels where `part` (T,) is true, the others of which are ignored."""
+        return float(_loss_of_text(tried, loss, ids, labels.where(part, ignored)).detach())
 
-    both = of(early | late)
-    a = of(early)
-    if tried.state.own_dtype:  # whose rounding hides the rest
-        if not isfinite(a):
+    of_all = loss_of_labels(early | late)
+    of_early = loss_of_labels(early)
+    if tried.state.in_own_dtype:  # whose rounding hides the rest
+        if not isfinite(of_early):
             raise tried.failed(f"beside labels of {ignored}, the loss is NaN or infinite")
         return ""
-    b = of(late)
-    n_a = int(early.sum())
-    n_b = int(late.sum())
-    spread = abs(a) + abs(b) + abs(both) + 1e-12
+    of_late = loss_of_labels(late)
+    n_early = int(early.sum())
+    n = n_early + int(late.sum())
+    rounding = 1e-4 * (abs(of_early) + abs(of_late) + abs(of_all) + 1e-12)
 
     def is_mean_of_parts(share: float) -> bool:
-        """Whether the loss of all is the mean of both, of which the first counts by a share."""
-        return abs(share * a + (1 - share) * b - both) <= 1e-4 * spread
+        """Whether the loss of all is the mean of both, of which the early ones have a share."""
+        return abs(share * of_early + (1 - share) * of_late - of_all) <= rounding
 
-    is_mean = is_mean_of_parts(n_a / (n_a + n_b))
+    is_mean = is_mean_of_parts(n_early / n)
     if not is_mean:  # some labels may count more than others
         share = _share_by_slope(tried, loss, ids, labels, labels.where(early, ignored))
         is_mean = share is not None and is_mean_of_parts(share)
     if not is_mean:
-        is_sum = abs(a + b - both) <= 1e-4 * spread
-        twice = _loss_of_text_twice(tried, loss, ids, labels)
-        if is_sum and abs(twice - 2 * both) <= 1e-4 * spread:
+        is_sum_of_parts = abs(of_early + of_late - of_all) <= rounding
+        of_two_rows = _loss_of_text_twice(tried, loss, ids, labels)
+        if is_sum_of_parts and abs(of_two_rows - 2 * of_all) <= rounding:
             return f"labels of {ignored} are ignored; the loss is a sum"
         raise tried.failed(
-            f"labels of {ignored} are not ignored: the loss of {n_a + n_b} labels is {both:.4g}, "
-            f"that of the first {n_a} alone {a:.4g} and of the others {b:.4g}",
-            _what_counts(tried, loss, ids, labels, early, ignored, summed=is_sum),
+            f"labels of {ignored} are not ignored: the loss of {n} labels is {of_all:.4g}, "
+            f"that of the first {n_early} alone {of_early:.4g} and of the others {of_late:.4g}",
+            _what_counts(tried, loss, ids, labels, early, ignored, summed=is_sum_of_parts),
         )
     trained = _trained_where_ignored(tried, loss, ids, labels.where(early, ignored))
     if trained:
@@ -448,36 +475,34 @@ def _labels(tried: Subject, loss: LabeledLoss, ignored: int) -> str:
 def _share_by_slope(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, some: Tensor
 ) -> float | None:
-    """By which share some of the labels count in a loss, the others of which are ignored there,
-    from its slope by the logits; None if it is no plain cross entropy of them."""
-    of_all = _followed_weights(tried, loss, ids, labels)
-    of_some = _followed_weights(tried, loss, ids, some)
+    """By which share `some` of the labels (1, T) count in the loss of all of them, from its slope
+    by the logits; None if it is no plain cross entropy. In `some`, the other labels are
+    ignored."""
+    of_all = _weights_of_labels(tried, loss, ids, labels)
+    of_some = _weights_of_labels(tried, loss, ids, some)
     if of_all is None or of_some is None:
         return None
     return float(of_all[of_some > 1e-6 * of_some.max()].sum() / of_all.sum())
 
 
-def _followed_weights(
+def _weights_of_labels(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor
 ) -> Tensor | None:
-    """`label_weights` of these labels (1, T), if the loss is computed from the returned logits."""
-    followed = _followed_slope(tried, loss, ids, labels)
-    return None if followed is None else label_weights(*followed)
+    """The weights (1, T) of `label_weights` in the loss of these labels (1, T); None if it is no
+    plain cross entropy of the logits that the model returns."""
+    found = _logits_and_slope(tried, loss, ids, labels)
+    return None if found is None else label_weights(*found)
 
 
-def _followed_slope(
+def _logits_and_slope(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The logits (1, T, V) and the slope of the loss by them; None if it is not computed from
-    them, or they are not returned beside it."""
-
-    def of(model: Model, x: Tensor) -> Tensor:
-        return loss(model, ids.to(x.device), labels.to(x.device))
-
+    """The logits (1, T, V) that a model returns beside the loss of these labels (1, T), and the
+    slope of the loss by them; None if it returns none, or the loss is not computed from them."""
     if module_of(tried.model) is None:
         return None
     try:
-        _, outputs, value = _followed(tried, of)
+        _, outputs, value = _call_with_loss(tried, _with_fixed_text(loss, ids, labels))
     except REFUSALS:  # no logits are returned beside the loss
         return None
     logits = next(iter(outputs.values()))
@@ -488,7 +513,8 @@ def _followed_slope(
 def _loss_of_text(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, rows: int = 1
 ) -> Tensor:
-    """The loss of a text (1, T), so many times in a batch, always with the same random numbers."""
+    """The loss of a text (1, T) and its labels (1, T), each in so many rows of a batch; always
+    with the same random numbers, and with a graph."""
     device = tried.device
     seed_all(0, device)
     x = ids.repeat(rows, 1).to(device)
@@ -497,7 +523,8 @@ def _loss_of_text(
 
 
 def _loss_of_text_twice(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> float:
-    """The loss of the text twice; NaN of a model that takes one row at a time."""
+    """The loss of a batch of two rows, both of which are the text; NaN if the model refuses it, as
+    one does that takes one row at a time."""
     try:
         return float(_loss_of_text(tried, loss, ids, labels, 2).detach())
     except REFUSALS:
@@ -508,24 +535,30 @@ def _what_counts(
     tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor, early: Tensor, ignored: int,
     *, summed: bool,
 ) -> str:  # fmt: skip
-    """What ignored labels do, where that is told apart."""
+    """What labels that should be ignored do to a loss, in words; "" if it is neither of what is
+    known: they count in the number by which it is divided, or as the first or the last token.
+
+    `early` (T,) is true at some labels (1, T). `summed` says that the losses of parts add up.
+    """
     if summed:
         return "the loss of the other labels is divided by the number of all labels"
-    a = float(_loss_of_text(tried, loss, ids, labels.where(early, ignored)).detach())
-    for token in (0, int(tried.pool.max())):
+    of_early = float(_loss_of_text(tried, loss, ids, labels.where(early, ignored)).detach())
+    for token in (0, int(tried.usable_ids.max())):
         with_token = labels.where(early, token)
         with_token[:, 0] = ignored  # no logits come before the first label
-        if abs(float(_loss_of_text(tried, loss, ids, with_token).detach()) - a) <= 1e-6 * abs(a):
+        of_token = float(_loss_of_text(tried, loss, ids, with_token).detach())
+        if abs(of_token - of_early) <= 1e-6 * abs(of_early):
             return f"they are trained as token {token}"
     return ""
 
 
 def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, labels: Tensor) -> str:
-    """Where an ignored label has a gradient by the logits, and which token it trains, or ""."""
-    followed = _followed_slope(tried, loss, ids, labels)
-    if followed is None:
+    """Where the loss of labels (1, T) has a slope by logits that no label is compared with, and
+    which token is trained there, in words; "" if nowhere. Ignored labels are negative."""
+    found = _logits_and_slope(tried, loss, ids, labels)
+    if found is None:
         return ""
-    _, slope = followed
+    _, slope = found
     size = slope.abs().sum(-1)[0].cpu()  # (T,)
     wanted = labels[0] >= 0
     allowed = wanted.clone()
@@ -539,6 +572,7 @@ def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, label
     if token is None:
         return ""
     said = f"the loss has a gradient by the logits at {t}"
+    # One token has most of what is negative, unless labels are smoothed.
     if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
         said += f", which are trained as token {token}"
     return said

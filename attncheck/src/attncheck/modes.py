@@ -25,7 +25,7 @@ from .subject import (
     MOST_ROWS,
     SizesAndCall,
     Subject,
-    call_with_given,
+    call_with,
     is_rounding,
     prepared,
     relative,
@@ -33,7 +33,9 @@ from .subject import (
 from .visits import Visits
 
 SAME_OUTPUTS = 1e-5  # of the standard deviation; two calls of the same kernels differ by less
-SEEDS = 8  # with which a model is called that draws random numbers
+# So many, at most, for a model that draws random numbers: if one of ten seeds changes outputs,
+# 64 seeds miss it once in 850 times.
+SEEDS = 64
 COMPARED_MODES = (TRAINING, replace(TRAINING, weights=Weights.LARGER))  # compared with evaluation
 
 
@@ -56,7 +58,7 @@ def assert_deterministic(
 def check_deterministic(tried: Subject) -> Passed:
     """The same inputs give the same outputs, see `assert_deterministic`."""
     visits = Visits(tried)
-    with visits.visit(State(own_dtype=True)) as there:
+    with visits.visit(State(in_own_dtype=True)) as there:
         x = there.draw(1, there.usual_length)
         require_memoryless(there, x)
         outputs, draws = require_same_twice(there, x)
@@ -77,11 +79,14 @@ def check_deterministic(tried: Subject) -> Passed:
 
 
 def require_same_twice(tried: Subject, x: Tensor) -> tuple[Tensor, bool]:
-    """The outputs for x in evaluation mode after a call, and whether it draws random numbers;
-    CheckFailed if x gets other outputs the second time, of a model that remembers nothing."""
+    """CheckFailed if x gets other outputs the second time in evaluation mode, or with another seed
+    if calls draw random numbers. Returns the outputs, and whether they do.
+
+    For a model that remembers nothing, see `require_memoryless`.
+    """
     with tried.restoring():
         first = tried(x)
-        again, draws = tried.with_chance(x)
+        again, draws = tried.unseeded_outputs(x)
         change = max(relative(again, first), _by_another_seed(tried, x, first) if draws else 0)
     if not change > SAME_OUTPUTS:  # NaN is another fault
         return again, draws
@@ -95,15 +100,15 @@ def require_same_twice(tried: Subject, x: Tensor) -> tuple[Tensor, bool]:
 
 
 def require_memoryless(tried: Subject, x: Tensor) -> bool:
-    """Whether outputs depend on how many calls were before; CheckFailed if they depend on the
-    inputs of those calls."""
-    tried = replace(tried, seeded=True)  # so that chance is the same
-
+    """CheckFailed if outputs depend on the inputs of earlier calls, all with the same random seed;
+    no grave one in training mode if what a call changes is saved with the model. Returns whether
+    outputs depend on how many calls were before."""
+    tried = replace(tried, seed_each_call=True)
     with tried.restoring():
-        fresh = tried(x)
+        first = tried(x)
         after_itself = tried(x)
     with tried.restoring():
-        tried(tried.other(x))
+        tried(tried.other_inputs(x))
         after_another = tried(x)
     change = relative(after_another, after_itself)
     if change > SAME_OUTPUTS:
@@ -114,39 +119,40 @@ def require_memoryless(tried: Subject, x: Tensor) -> bool:
             _what_changes("a call", names),
             grave=not (tried.state.training and _are_saved(tried, names)),
         )
-    return relative(fresh, after_itself) > SAME_OUTPUTS
+    return relative(first, after_itself) > SAME_OUTPUTS
 
 
 def _require_the_same_after_other_lengths(tried: Subject, x: Tensor) -> None:
-    """CheckFailed if a call with a longer or shorter text changes the outputs of the next call."""
+    """CheckFailed if a call with the text x (1, T, ...) changes the outputs of the next call, with
+    half of it, or the other way around. Nothing is tried if the model is of one length."""
     long = x.shape[1]
-    short = tried.fitting(long // 2)
-    if not 0 < short < long:  # a model of one length
+    short = tried.accepted_length(long // 2)
+    if not 0 < short < long:
         return
-    for before, then in ((x, x[:, :short]), (x[:, :short], x)):
-        said = _other_after(tried, before, then)
+    for earlier, later in ((x, x[:, :short]), (x[:, :short], x)):
+        said = _other_outputs_after(tried, earlier, later)
         if said:
-            raise tried.failed(said, _what_changes("such a call", _left_changed(tried, before)))
+            raise tried.failed(said, _what_changes("such a call", _left_changed(tried, earlier)))
 
 
-def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
-    """A sentence if one text gets other outputs after another one than at first; "" if not.
-    CheckFailed if it gets NaN at first."""
-    lengths = f"after a text of {before.shape[1]}, a text of {then.shape[1]}"
+def _other_outputs_after(tried: Subject, earlier: Tensor, later: Tensor) -> str:
+    """A sentence if a later text (1, T, ...) gets other outputs after an earlier one than without
+    it, or is refused then; "" if not. CheckFailed if it gets NaN or infinity without it."""
+    lengths = f"after a text of {earlier.shape[1]}, a text of {later.shape[1]}"
 
-    def outputs(*texts: Tensor) -> Tensor:
-        """Those of the last of the texts, which follow each other."""
+    def outputs_of_last(*texts: Tensor) -> Tensor:
+        """The outputs for the last of the texts, which are given one after another."""
         with tried.restoring():
             return [tried(text) for text in texts][-1]
 
     def difference() -> Tensor:
-        return outputs(before, then) - outputs(then)
+        return outputs_of_last(earlier, later) - outputs_of_last(later)
 
-    first = outputs(then)
+    first = outputs_of_last(later)
     if not first.isfinite().all():
-        raise tried.failed(f"outputs are NaN or infinite in sequences of {then.shape[1]}")
+        raise tried.failed(f"outputs are NaN or infinite in sequences of {later.shape[1]}")
     try:
-        after = outputs(before, then)
+        after = outputs_of_last(earlier, later)
     except REFUSALS as error:
         return f"{lengths} is refused, which is taken at first: {in_one_line(error)}"
     change = relative(after, first)
@@ -156,33 +162,38 @@ def _other_after(tried: Subject, before: Tensor, then: Tensor) -> str:
 
 
 def _left_changed(tried: Subject, x: Tensor) -> list[str]:
-    """The names of the numbers and tensors of the model that a call with x leaves changed."""
+    """The names of the numbers and tensors of the model that a call with x changes; they are
+    restored."""
     with tried.restoring():
         return changed_by_a_call(tried.model, lambda: tried(x))
 
 
 def _what_changes(call: str, names: list[str]) -> str:
-    """What a call leaves changed, in words."""
+    """What a call, such as "a call", leaves changed, in a sentence with the first five names."""
     if not names:
         return "look for a cache, a buffer or a counter that a call leaves changed"
     return f"{call} changes {', '.join(names[:5])}"
 
 
 def _are_saved(tried: Subject, names: list[str]) -> bool:
-    """Whether all that a call changes is saved with the model, as a statistic is: that of a norm,
-    the load of experts, the entries of a codebook."""
+    """Whether all that a call changes, by these names, is saved with the model, as a statistic is:
+    that of a norm, the load of experts, the entries of a codebook. False if there are no names."""
     module = module_of(tried.model)
     return bool(names) and module is not None and set(names) <= set(module.state_dict())
 
 
 def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor) -> None:
-    """CheckFailed if calls with an optional tensor give different outputs, or change those of a
-    later call without it, which are `after_plain` after one without it."""
-    few = None if tried.effort.every_state else 1
-    for name, optional in list(tried.optional.items())[:few]:
+    """CheckFailed if two calls with the same optional tensor give different outputs, or if such a
+    call changes the outputs of a later call without it.
+
+    `after_plain` are the outputs for x after a call without the tensor. Of a large model, only one
+    of the tensors is tried.
+    """
+    most = None if tried.effort.every_state else 1
+    for name, optional in list(tried.optional_tensors.items())[:most]:
         judged = optional.judged(x.shape[1])
-        call = partial(call_with_given, tried.call, optional)
-        given = replace(tried, call=call, state=replace(tried.state, given=name))
+        call = partial(call_with, optional, tried.call)
+        given = replace(tried, call=call, state=replace(tried.state, given_tensor=name))
         with tried.restoring():
             first = given(x)[:, judged]
             again = given(x)[:, judged]
@@ -219,17 +230,17 @@ def check_rows_independent(tried: Subject) -> Passed:
     """No row of a batch depends on another, see `assert_rows_independent`."""
     if tried.rows == 1:
         raise CannotCheck("the model takes one sequence at a time")
-    with tried.put(EVALUATION) as there:
+    with tried.in_state(EVALUATION) as there:
         require_rows_apart(there)
-    said = f"rows of a batch of {rows_together(tried)} do not depend on each other"
+    said = f"rows of a batch of {rows_compared(tried)} do not depend on each other"
     return Passed(said, states=(str(EVALUATION),))
 
 
-def rows_together(tried: Subject) -> int:
-    """How many rows of a batch are compared with themselves alone: all that a call of another
-    property has, of a large model fewer."""
-    affordable = tried.affordable(tried.usual_length, 0.25)
-    return tried.batch(max(tried.effort.rows_mixed, min(MOST_ROWS, affordable)))
+def rows_compared(tried: Subject) -> int:
+    """The size of the batch whose rows are compared with themselves alone: as many as a call of
+    any other property has, of a large model fewer."""
+    affordable = tried.affordable_sequences(tried.usual_length, 0.25)
+    return tried.rows_at_once(max(tried.effort.rows_mixed, min(MOST_ROWS, affordable)))
 
 
 def require_rows_apart(tried: Subject) -> None:
@@ -242,38 +253,41 @@ def require_rows_apart(tried: Subject) -> None:
             "look for a statistic over the batch, or for batch and time that are exchanged "
             "(batch_first=True)",
         )
-    x = tried.draw(rows_together(tried), tried.usual_length)
-    # Chance, as of dropout that is on, drops others in another batch or row.
+    x = tried.draw(rows_compared(tried), tried.usual_length)
+    # In training mode, or if random numbers are drawn there, too, a row gets others at another
+    # place of a batch, as those of dropout.
     if tried.state.training or relative(tried(x), tried(x)) > SAME_OUTPUTS:
         return
-    said = _other_in_another_row(tried, x)
-    if not said and not tried.exact:
-        said = _other_alone(tried, x)
+    said = _other_outputs_in_another_row(tried, x)
+    if not said and not tried.fixed_rows:  # else it takes no row alone
+        said = _other_outputs_alone(tried, x)
     if said:
         raise tried.failed(said)
 
 
 def rows_mixed(tried: Subject) -> str:
-    """Which row of a batch changes the outputs of which other, in words; "" if none does."""
-    B = tried.batch(tried.effort.rows_mixed)
-    whole_batch = replace(tried, rows=max(B, tried.rows), seeded=True)
+    """Which row of a batch changes the outputs of which other if its inputs change, in words; ""
+    if none does. CheckFailed if outputs are not finite."""
+    B = tried.rows_at_once(tried.effort.rows_mixed)
+    # In one call, also if the subject is called row by row; seeded, so that only x changes.
+    in_one_call = replace(tried, rows=max(B, tried.rows), seed_each_call=True)
     x = tried.draw(B, tried.usual_length)
-    other = tried.other(x)
-    whole = whole_batch(x)
-    if not bool(whole.isfinite().all()):
+    other = tried.other_inputs(x)
+    outputs = in_one_call(x)
+    if not bool(outputs.isfinite().all()):
         raise tried.failed(f"outputs are NaN or infinite in sequences of {tried.length}")
-    limit = max(1e-6, tried.tolerance) * float(whole.std())
+    limit = max(1e-6, tried.tolerance) * float(outputs.std())
     for row in range(B):
         changed_row = x.clone()
         changed_row[row] = other[row]
-        moved = (whole_batch(changed_row) - whole).abs().amax(-1)  # (B, T)
+        moved = (in_one_call(changed_row) - outputs).abs().amax(-1)  # (B, T)
         moved[row] = 0
         if not float(moved.max()) <= limit:  # not >, so that NaN is found
             return f"row {row} of a batch changes the outputs of row {moved.amax(-1).argmax()}"
     return ""
 
 
-def _other_alone(tried: Subject, x: Tensor) -> str:
+def _other_outputs_alone(tried: Subject, x: Tensor) -> str:
     """A sentence if a row of x (B, T, ...) gets other outputs alone; "" if none does."""
     one_by_one = replace(tried, rows=1)
 
@@ -290,14 +304,18 @@ def _other_alone(tried: Subject, x: Tensor) -> str:
     )
 
 
-def _other_in_another_row(tried: Subject, x: Tensor) -> str:
+def _other_outputs_in_another_row(tried: Subject, x: Tensor) -> str:
     """A sentence if the texts x (B, T, ...) get other outputs in other rows of the batch; "" if
     they do not."""
 
-    def difference() -> Tensor:
-        return tried(x.roll(1, 0)).roll(-1, 0) - tried(x)
+    def outputs_in_other_rows() -> Tensor:
+        """The outputs for x, each text of which is given in the next row."""
+        return tried(x.roll(1, 0)).roll(-1, 0)
 
-    change = relative(tried(x.roll(1, 0)).roll(-1, 0), tried(x))
+    def difference() -> Tensor:
+        return outputs_in_other_rows() - tried(x)
+
+    change = relative(outputs_in_other_rows(), tried(x))
     if change <= SAME_OUTPUTS or is_rounding(tried, difference):
         return ""
     return (
@@ -322,22 +340,22 @@ def check_modes_agree(tried: Subject) -> Passed:
     """Training mode computes what evaluation mode does, see `assert_modes_agree`."""
     if not tried.weights:
         raise CannotCheck("no torch module is known behind the model, which has no modes")
-    B = tried.batch(2)
+    B = tried.rows_at_once(2)
     x = tried.draw(B, tried.usual_length)
     not_tried: list[str] = []
     states: list[str] = []
-    rounds = False
+    modes_round = False  # whether the modes differ, but only by rounding
     for state in COMPARED_MODES:
-        if rounds:  # with larger weights that would look like a difference, see `is_rounding`
+        if modes_round:  # with larger weights it would look like a difference, see `is_rounding`
             not_tried.append(f"{state}, for the modes differ by rounding")
             continue
-        with tried.put(replace(state, training=False)) as evaluation:
+        with tried.in_state(replace(state, training=False)) as evaluation:
             try:
-                with _in_mode(tried, state) as there:
+                with _in_mode_of(tried, state) as there:
                     trained = there(x)
                     with there.restoring():
-                        _, draws = there.with_chance(x)
-                    chance = _by_another_seed(there, x, trained) if draws else 0.0
+                        _, draws = there.unseeded_outputs(x)
+                    by_chance = _by_another_seed(there, x, trained) if draws else 0.0
             except REFUSALS as error:
                 if state == TRAINING:
                     raise
@@ -351,31 +369,22 @@ def check_modes_agree(tried: Subject) -> Passed:
                 raise CannotCheck("outputs in training mode are of another shape")
             change = relative(trained, evaluated)
         states.append(str(state))
-        if change <= 1e-7:
+        if change <= 1e-7:  # most models compute the very same
             continue
         if not _modes_differ(tried, state, x):
-            rounds = change > SAME_OUTPUTS
+            modes_round = change > SAME_OUTPUTS
             continue
-        if chance > SAME_OUTPUTS:
+        if by_chance > SAME_OUTPUTS:
             not_tried.append(
                 f"{state} against evaluation mode, for it draws random numbers beside dropout"
             )
             continue
-        said = f"{state} and without dropout, outputs differ from those in evaluation mode"
-        with tried.put(state) as there:
-            there = replace(there, seeded=True, restored=True)
-            mixed = rows_mixed(there) if tried.rows > 1 else ""
-            counts = require_memoryless(replace(there, restored=False), x)
-        if mixed:
-            why = f"in training mode {mixed}: a statistic of the batch"
-        elif counts:
-            why = "in training mode they depend on the number of earlier calls"
-        else:
-            why = "neither chance nor other rows explain it: look for code that asks self.training"
+        why, grave = _why_modes_differ(tried, state, x)
         raise CheckFailed(
-            f"{said}, by {change:.2g} of their std",
+            f"{state} and without dropout, outputs differ from those in evaluation mode, by "
+            f"{change:.2g} of their std",
             why,
-            grave=not (mixed or counts),
+            grave=grave,
             state=str(state),
         )
     said = "training mode without dropout computes what evaluation mode does"
@@ -384,34 +393,53 @@ def check_modes_agree(tried: Subject) -> Passed:
     return Passed(said, states=tuple(states), not_tried=tuple(not_tried))
 
 
+def _why_modes_differ(tried: Subject, state: State, x: Tensor) -> tuple[str, bool]:
+    """What explains in a sentence that outputs for x are others in a state of training mode, and
+    whether it is grave: not if rows of a batch mix, or if outputs depend on earlier calls."""
+    with tried.in_state(state) as there:
+        there = replace(there, seed_each_call=True, restore_each_call=True)
+        mixed = rows_mixed(there) if tried.rows > 1 else ""
+        counts = require_memoryless(replace(there, restore_each_call=False), x)
+    if mixed:
+        return f"in training mode {mixed}: a statistic of the batch", False
+    if counts:
+        return "in training mode they depend on the number of earlier calls", False
+    why = "neither chance nor other rows explain it: look for code that asks self.training"
+    return why, True
+
+
 def _by_another_seed(tried: Subject, x: Tensor, before: Tensor) -> float:
-    """By how much outputs change with other random seeds."""
-    most = 0.0
-    for seed in range(1, SEEDS + 1):  # some rarely draw something that matters
+    """By how much the outputs for x, which are `before` with one random seed, change with the
+    first of other seeds that changes them; 0 if none does."""
+    for seed in range(1, SEEDS + 1):
         seed_all(seed, tried.device)
-        most = max(most, relative(replace(tried, seeded=False)(x), before))
-    return most
+        change = relative(replace(tried, seed_each_call=False)(x), before)
+        if change > SAME_OUTPUTS:
+            return change
+    return 0.0
 
 
 def _modes_differ(tried: Subject, state: State, x: Tensor) -> bool:
-    """Whether outputs in the two modes differ by more than rounding."""
-    evaluation = replace(state, training=False, dropout=True)
+    """Whether the outputs for x in a state of training mode differ from those in the same state of
+    evaluation mode by more than rounding."""
+    evaluation = replace(state, training=False)
 
     def difference() -> Tensor:
-        # Weights are changed around both by `is_rounding`, modes inside.
-        outputs = []
-        for mode in (state, evaluation):
-            with _in_mode(tried, mode) as there:
-                outputs.append(there(x))
-        return outputs[0] - outputs[1]
+        """Of the weights that the model has now, which `is_rounding` changes."""
+        with _in_mode_of(tried, state) as there:
+            trained = there(x)
+        with _in_mode_of(tried, evaluation) as there:
+            return trained - there(x)
 
-    with tried.put(evaluation) as there:
+    with tried.in_state(evaluation) as there:
         return not is_rounding(there, difference)
 
 
 @contextmanager
-def _in_mode(tried: Subject, state: State) -> Iterator[Subject]:
-    """The subject in the mode of a state, with the weights that it has at the moment."""
-    own = replace(state, weights=Weights.OWN, own_dtype=True)
-    with tried.put(own) as there:
-        yield replace(there, state=state, seeded=True, restored=True)
+def _in_mode_of(tried: Subject, state: State) -> Iterator[Subject]:
+    """The subject inside of `in_state`, in the mode of another state that has the same weights and
+    the same dtype, which are not changed again; each call is seeded, and what it changes is
+    restored."""
+    mode_alone = replace(state, weights=Weights.OWN, in_own_dtype=True)
+    with tried.in_state(mode_alone) as there:
+        yield replace(there, state=state, seed_each_call=True, restore_each_call=True)

@@ -14,6 +14,8 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
+CHECKUP = str(Path(__file__).parent)  # how the names of the files of this package begin
+
 # What a model raises when it is called in a way that it does not support.
 REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 
@@ -21,7 +23,7 @@ REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, As
 PROBE_ERRORS = (Exception,)
 
 # The functions of the checkup that call a model, which may be built-in and leave no frame.
-CALL_A_MODEL = ("raw", "plainly", "with_targets", "loss", "cache_step_of", "__call__")
+CALL_A_MODEL = ("call_once", "plainly", "with_targets", "loss", "cache_step_of", "__call__")
 
 
 class CheckFailed(AssertionError):
@@ -53,16 +55,18 @@ class Passed:
     remarks: tuple[str, ...] = ()  # what is no fault, and may not be meant
     states: tuple[str, ...] = ()  # in which the model was tried
     not_tried: tuple[str, ...] = ()
-    crashed: str = ""  # a state in which the model itself raised an error
+    crashed: str = ""  # what the model raised in a state that it must support; "" if nothing
 
     def __str__(self) -> str:
+        """What holds, the remarks and what was not tried, in one line."""
         remarks = [f"remark: {each}" for each in self.remarks]
         missing = [f"not tried: {each}" for each in self.not_tried]
         return "; ".join([self.said, *remarks, *missing])
 
 
 def in_words(noun: str, numbers: list[int], link: str = " ") -> str:
-    """Numbered things in words, such as "input 3", "inputs 3 to 8" or "labels at 3, 5"."""
+    """Numbered things in words, the numbers of which are in order: "input 3", "inputs 3 to 8", or
+    "inputs 3, 5 and others" after six of them. The link stands before the numbers."""
     first = numbers[0]
     last = numbers[-1]
     if first == last:
@@ -74,29 +78,31 @@ def in_words(noun: str, numbers: list[int], link: str = " ") -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error of the model in one line, with the place in the model's code."""
+    """An error in one line of at most 200 characters, and the file, line and function of the
+    model's code that raised it, if there is such code."""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
-    own = [frame for frame in frames if not _is_library(frame.filename, here)]
+    of_model = [frame for frame in frames if not _is_library(frame.filename)]
     name = type(error).__name__
     said = f"{name}: {str(error).strip()}" if str(error).strip() else name
     said = said.splitlines()[0][:200]
-    if not own:
+    if not of_model:
         return said
-    return f"{said} ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})"
+    last = of_model[-1]
+    return f"{said} ({Path(last.filename).name}:{last.lineno} in {last.name})"
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Whether the model's own code has raised an error, as for inputs that it does not support,
-    and not an operation inside of it."""
+    """Whether a statement `raise` or `assert` of the model's own code has raised an error, as for
+    inputs that it does not support; False for a crash of an operation."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    says = re.search(r"\b(raise|assert)\b", last.line or "") is not None
-    return says and not _is_library(last.filename, str(Path(__file__).parent))
+    raises = re.search(r"\b(raise|assert)\b", last.line or "") is not None
+    return raises and not _is_library(last.filename)
 
 
 def cause_from(search: Callable[[], R], unknown: R) -> R:
-    """What a search for the cause of a fault finds. It calls the model in other ways than the
-    property does; if the model refuses them, the fault stays and its cause is unknown."""
+    """What a search for the cause of a fault returns; `unknown` if the model raises an error
+    there, for the search calls it in other ways than the property does. An error of the checkup
+    itself is raised."""
     try:
         return search()
     except CannotCheck:
@@ -109,7 +115,8 @@ def cause_from(search: Callable[[], R], unknown: R) -> R:
 
 @contextmanager
 def not_applicable_if_refused(what: str) -> Iterator[None]:
-    """CannotCheck if the model refuses what is tried inside; if it crashes, that is raised."""
+    """If the model deliberately refuses what is tried inside (see `is_deliberate`), CannotCheck is
+    raised instead; a crash, CheckFailed and CannotCheck pass through."""
     try:
         yield
     except PROBE_ERRORS as error:
@@ -119,7 +126,7 @@ def not_applicable_if_refused(what: str) -> Iterator[None]:
 
 
 def ranges_in_words(numbers: list[int]) -> str:
-    """Numbers in words, such as "1 to 7, 12"."""
+    """Numbers in any order in words, such as "1 to 7, 12", each once."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -130,8 +137,8 @@ def ranges_in_words(numbers: list[int]) -> str:
 
 
 def as_assertion(function: Callable[P, R]) -> Callable[P, R]:
-    """An assertion whose failure shows the caller's line and the message, without the frames of
-    this package between them."""
+    """The function, whose CheckFailed and CannotCheck show the caller's line and the message in a
+    traceback, without the frames of this package between them."""
 
     @functools.wraps(function)
     def assertion(*args: P.args, **named: P.kwargs) -> R:
@@ -144,13 +151,13 @@ def as_assertion(function: Callable[P, R]) -> Callable[P, R]:
     return assertion
 
 
-def _is_library(file: str, here: str) -> bool:
+def _is_library(file: str) -> bool:
     """Whether a file is one of the checkup or of torch, or code without a file, as "<string>"."""
-    return file.startswith((here, "<")) or "torch" in Path(file).parts
+    return file.startswith((CHECKUP, "<")) or "torch" in Path(file).parts
 
 
 def is_own_error(error: BaseException) -> bool:
-    """Whether the checkup itself raised an error, and not a model that it has called."""
+    """Whether the checkup itself raised an error, and not a model that it has called: the last
+    frame is of the checkup, and not of a function that calls a model, which may be built-in."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    is_here = last.filename.startswith(str(Path(__file__).parent))
-    return is_here and last.name not in CALL_A_MODEL
+    return last.filename.startswith(CHECKUP) and last.name not in CALL_A_MODEL

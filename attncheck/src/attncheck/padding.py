@@ -42,6 +42,7 @@ PADDING_STATES = (EVALUATION, State(grad=True), TRAINING)
 PACKED_MODES = (EVALUATION, TRAINING)
 MOVED = 1e-6  # of the standard deviation, by which other padded tokens may move outputs
 PADDED = 23  # tokens of a padded row
+EVERY_SIDE = "every side"
 # Arguments for a mask of padding; of another one than the first, nobody knows what 1 means.
 MASKS = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 Masked = Callable[[Own, Tensor, Tensor], object]
@@ -51,7 +52,7 @@ Numbered = Callable[[Own, Tensor, Tensor], object]
 @as_assertion
 def assert_padding_ignored(
     model: Model,
-    side: str = "every side",
+    side: str = EVERY_SIDE,
     sample: Tensor | None = None,
     *,
     call: Masked | None = None,
@@ -66,8 +67,7 @@ def assert_padding_ignored(
             or by default each of these.
         call: from the model, ids, and a mask (B, T) int64, 1 = token; None for `attention_mask`.
     """
-    tried = prepared(model, sample, **sizes)
-    return str(check_padding_ignored(tried, side, call or mask_argument(tried)))
+    return str(check_padding_ignored(prepared(model, sample, **sizes), side, call))
 
 
 def mask_argument(tried: Subject) -> Masked:
@@ -89,38 +89,43 @@ def mask_argument(tried: Subject) -> Masked:
 
 
 def check_padding_ignored(
-    tried: Subject, side: str = "every side", masked: Masked | None = None
+    tried: Subject, side: str = EVERY_SIDE, masked: Masked | None = None
 ) -> Passed:
     """Padded tokens do not affect others, see `assert_padding_ignored`."""
+    if side not in (EVERY_SIDE, *PADDINGS):
+        raise CannotCheck(f'side is "{side}"; give {", ".join(PADDINGS)}, or {EVERY_SIDE}')
     call = masked or mask_argument(tried)
-    T = tried.fitting(min(PADDED, tried.dense))
+    T = tried.accepted_length(min(PADDED, tried.dense_length))
     visits = Visits(tried, "padding ")
-    sides, refused = _sides_taken(tried, (side,) if side in PADDINGS else PADDINGS, call, T)
+    wanted = PADDINGS if side == EVERY_SIDE else (side,)
+    sides, refused = _sides_that_are_accepted(tried, wanted, call, T)
     visits.not_tried += refused
     for state in visits.through(PADDING_STATES):
+        # Of a large model, states beside evaluation mode are tried with one side.
         every_side = state == EVALUATION or tried.effort.every_state
-        some = sides if every_side else sides[:1]
+        sides_of_state = sides if every_side else sides[:1]
         with visits.noting(state):
-            _in_some_precision(replace(tried, held=bool(visits.states)), state, some, call, T)
-    visits.states += _causal_beside_padding(tried, sides)
+            subject = replace(tried, held_before=bool(visits.held_in))
+            _require_unread_in_some_dtype(subject, state, sides_of_state, call, T)
+    visits.held_in += _causal_beside_padding(tried, sides)
     visits.remarks += _against_the_row_alone(tried, sides, call, T)
     _, *counts = (~padded_rows("left", T)).sum(1).tolist()  # of padded tokens, the first is 0
     said = f"padding is not read (mask: 1 = token), {ranges_in_words(counts)} of {T} tokens"
     return visits.passed(f"{said}: {', '.join(sides)}")
 
 
-def _sides_taken(
+def _sides_that_are_accepted(
     tried: Subject, sides: tuple[str, ...], call: Masked, T: int
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The sides on which the model takes padding, and what it says of the others; CannotCheck if
-    it refuses all."""
+    """On which of the sides the model takes padding, and a phrase for the report on each one that
+    it deliberately refuses; CannotCheck if it refuses all. A crash is raised."""
     taken: list[str] = []
     refused: list[str] = []
-    with tried.put(EVALUATION) as there:
+    with tried.in_state(EVALUATION) as there:
         for side in sides:
-            real = padded_rows(side, T)[-1:]
+            masked = _with_mask(call, padded_rows(side, T)[-1:])
             try:
-                replace(there, rows=1, call=_with_mask(call, real), exact=False)(there.draw(1, T))
+                replace(there, rows=1, fixed_rows=False, call=masked)(there.draw(1, T))
             except PROBE_ERRORS as error:
                 if isinstance(error, CannotCheck) or not is_deliberate(error):
                     raise
@@ -133,8 +138,9 @@ def _sides_taken(
 
 
 def padded_rows(side: str, T: int) -> Tensor:
-    """(3, T) bool, True = token: rows without padding, and with as many padded tokens as two
-    different primes, so that no chunks of tokens hide them."""
+    """Where three rows of T have tokens, (3, T) bool: the first has no padding, and the others
+    have it on a side, as many tokens as two different primes, so that no chunks of tokens hide
+    it."""
     at = torch.arange(T)
     fewer = prime_up_to(T // 3)
     more = max(prime_up_to(3 * T // 5), fewer + 1)
@@ -152,6 +158,8 @@ def padded_rows(side: str, T: int) -> Tensor:
 
 
 def _with_mask(call: Masked, real: Tensor) -> Call:
+    """The call of a model with inputs and a mask, which is always `real` (B, T), True = token."""
+
     def called(model: Model, x: Tensor) -> object:
         return call(model, x, real.long().to(x.device))
 
@@ -162,31 +170,34 @@ class NotFinite(CheckFailed):
     """Outputs at tokens beside padding are NaN or infinite."""
 
 
-def _in_some_precision(
+def _require_unread_in_some_dtype(
     tried: Subject, state: State, sides: tuple[str, ...], call: Masked, T: int
 ) -> None:
-    """`_require_unread_in` the best precision, or the model's own if outputs are not finite in the
-    best: a mask that is filled with the lowest number of one dtype may be lost in another."""
+    """CheckFailed if padding is read in a state; in the model's own dtype if outputs are not
+    finite in the best one: a mask that is filled with the lowest number of one dtype may be lost
+    in another."""
     try:
         _require_unread_in(tried, state, sides, call, T)
     except NotFinite:
-        if tried.best is None:
+        if tried.best_dtype is None:
             raise
-        _require_unread_in(tried, replace(state, own_dtype=True), sides, call, T)
+        _require_unread_in(tried, replace(state, in_own_dtype=True), sides, call, T)
 
 
 def _require_unread_in(
     tried: Subject, state: State, sides: tuple[str, ...], call: Masked, T: int
 ) -> None:
-    """`_require_unread` in a state, on each side; what calls change, as in training, is undone."""
-    with tried.put(state) as there:
-        undone = replace(there, restored=steady(there).restored)
+    """CheckFailed if padding on one of the sides is read in a state."""
+    with tried.in_state(state) as there:
+        # Only what calls change, as in training mode, is undone: padded rows must stay together.
+        undone = replace(there, restore_each_call=steady(there).restore_each_call)
         for side in sides:
             _require_unread(undone, side, call, T)
 
 
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
-    """Give other padded tokens; CheckFailed if outputs of the others move."""
+    """CheckFailed if outputs at tokens move as padded tokens are replaced, in a batch of rows with
+    different padding and in one row alone; `NotFinite` if outputs at tokens are not finite."""
     three = padded_rows(side, T)
     batches = [three, three[-1:]]
     if tried.rows == 1:
@@ -195,14 +206,15 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
         batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
     for real in batches:
         rows = len(real)
-        padded = replace(tried, rows=rows, call=_with_mask(call, real), seeded=True)
+        padded = replace(tried, rows=rows, call=_with_mask(call, real), seed_each_call=True)
         ids = tried.draw(rows, T)
-        new_ids = torch.where(real.view(*real.shape, *[1] * (ids.ndim - 2)), ids, tried.other(ids))
-        whole = padded(ids)
-        change = relative(padded(new_ids)[real], whole[real])
+        is_token = real.view(*real.shape, *[1] * (ids.ndim - 2))
+        new_ids = torch.where(is_token, ids, tried.other_inputs(ids))
+        outputs = padded(ids)
+        change = relative(padded(new_ids)[real], outputs[real])
         if change <= MOVED:
             continue
-        finite = bool(whole[real].isfinite().all())
+        finite = bool(outputs[real].isfinite().all())
         if finite and is_rounding(tried, partial(_difference, padded, new_ids, ids, real)):
             continue
         count = "1 row" if rows == 1 else f"{rows} rows"
@@ -229,57 +241,60 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
 
 
 def _ignores_padding(tried: Subject, ids: Tensor, new_ids: Tensor, real: Tensor) -> bool:
-    """Whether outputs at tokens depend on tokens, but not on padding, where the ids differ."""
+    """Whether outputs at tokens, where `real` (B, T) is true, depend on earlier tokens, but not on
+    padding, at which alone the ids differ."""
     moved = relative(tried(new_ids)[real], tried(ids)[real])
     # Padding is also unread if nothing is read, as under a mask of queries instead of keys.
-    return moved <= MOVED and _reads_earlier_tokens(tried, ids, real)
+    return moved <= MOVED and _reads_first_token(tried, ids, real)
 
 
-def _reads_earlier_tokens(tried: Subject, ids: Tensor, real: Tensor) -> bool:
-    """Whether outputs at tokens depend on the first token of their row."""
+def _reads_first_token(tried: Subject, ids: Tensor, real: Tensor) -> bool:
+    """Whether outputs at later tokens depend on the first token of their row; `real` (B, T) is
+    true at tokens."""
     rows = torch.arange(len(real))
     first = real.int().argmax(1)
     later = real.clone()
     later[rows, first] = False
     new_ids = ids.clone()
-    new_ids[rows, first] = tried.other(ids)[rows, first]
+    new_ids[rows, first] = tried.other_inputs(ids)[rows, first]
     return relative(tried(new_ids)[later], tried(ids)[later]) > MOVED
 
 
 def _difference(tried: Subject, new_ids: Tensor, ids: Tensor, real: Tensor) -> Tensor:
-    """By how much outputs at tokens differ."""
+    """By how much outputs differ at tokens, where `real` (B, T) is true: (number of tokens, V)."""
     return (tried(new_ids) - tried(ids))[real]
 
 
 def _causal_beside_padding(tried: Subject, sides: tuple[str, ...]) -> list[str]:
-    """The states in which tokens beside padding read no later ones; CheckFailed if they do, unless
-    they also do without padding, as in an encoder."""
+    """CheckFailed if tokens beside padding on one of the sides read later ones, unless they also
+    do so without padding, as in an encoder. Returns the states in which they read none, in words;
+    without those in which the model raises an error."""
     states: list[str] = []
     for side in sides:
-        given = f"padding on the {side}"
-        if given not in tried.optional:
+        padding = f"padding on the {side}"
+        if padding not in tried.optional_tensors:
             continue
         modes = PACKED_MODES if tried.effort.given_in_training else PACKED_MODES[:1]
         for mode in modes if tried.weights else (EVALUATION,):
-            state = replace(mode, given=given)
+            state = replace(mode, given_tensor=padding)
             try:
-                _require_causal_in(replace(tried, held=True), state)
+                _require_causal_in(replace(tried, held_before=True), state)
             except REFUSALS as error:
-                # It reads later tokens only beside padding.
-                if isinstance(error, CheckFailed) and not _fails_in(tried, mode):
+                if isinstance(error, CheckFailed) and not _reads_ahead_in(tried, mode):
                     raise
-                continue  # an encoder; or what it raises with padding, which is told already
+                continue  # an encoder; or an error with padding, which is told already
             states.append(str(state))
     return states
 
 
 def _require_causal_in(tried: Subject, state: State) -> None:
-    with tried.put(state) as there:
-        require_causal(steady(there), there.dense)
+    """CheckFailed if an output depends on a later input in a state."""
+    with tried.in_state(state) as there:
+        require_causal(steady(there), there.dense_length)
 
 
-def _fails_in(tried: Subject, state: State) -> bool:
-    """Whether a token reads later ones in a state."""
+def _reads_ahead_in(tried: Subject, state: State) -> bool:
+    """Whether an output depends on a later input in a state."""
     try:
         _require_causal_in(tried, state)
     except CheckFailed:
@@ -290,9 +305,9 @@ def _fails_in(tried: Subject, state: State) -> bool:
 def _against_the_row_alone(
     tried: Subject, sides: tuple[str, ...], call: Masked, T: int
 ) -> list[str]:
-    """A remark on each side on which a padded row gets other outputs than alone, or on a mask of
-    ones, if that alone changes them. Padding between tokens is not compared: a right model may
-    count its places."""
+    """Remarks: one on a mask of ones, if outputs differ from those without a mask; else one on
+    each side, left or right, on which a padded row gets other outputs than alone. Padding between
+    tokens is not compared, for a right model may count its places."""
     change = _change_by_padding(tried, call, torch.ones(1, T, dtype=torch.bool))
     if change > 1e-5:
         return [f"a mask of ones gives other outputs than no mask, by {change:.2g} of the std"]
@@ -314,24 +329,26 @@ def _against_the_row_alone(
 
 
 def _change_by_padding(tried: Subject, call: Masked, real: Tensor) -> float:
-    """By how much outputs at the tokens of a padded row (1, T) differ from those alone, without a
-    mask; 0 if by rounding, or for a model of one length."""
-    with tried.put(EVALUATION) as there:
+    """By how much outputs at the tokens of a padded row differ from those of the tokens alone,
+    without a mask, where `real` (1, T) is true at tokens; 0 if only by rounding, or if the model
+    refuses one of the calls."""
+    with tried.in_state(EVALUATION) as there:
         there = steady(there)
         ids = there.draw(1, real.shape[1])
-        padded = replace(there, rows=1, call=_with_mask(call, real), exact=False)
-        alone = replace(there, rows=1, exact=False)
+        padded = replace(there, rows=1, call=_with_mask(call, real), fixed_rows=False)
+        alone = replace(there, rows=1, fixed_rows=False)
 
         def both() -> tuple[Tensor, Tensor]:
+            """The outputs of the tokens in the padded row, and those of the tokens alone."""
             return padded(ids)[:, real[0]], alone(ids[:, real[0]])
 
         def difference() -> Tensor:
-            in_padding, by_itself = both()
-            return in_padding - by_itself
+            in_padded_row, by_themselves = both()
+            return in_padded_row - by_themselves
 
         try:
             change = relative(*both())
-        except REFUSALS:  # a model of one length
+        except REFUSALS:  # such as a model of one length
             return 0.0
         return 0.0 if change <= 1e-5 or is_rounding(there, difference) else change
 
@@ -365,13 +382,13 @@ def assert_documents_separate(
 
 
 def documents_argument(tried: Subject) -> Numbered:
-    """The call with the numbers of documents as an argument, one that the model takes if there is
-    any; CannotCheck if none is known."""
+    """The call with the numbers of documents as the argument of the model that is named so, if
+    there are several one with which calls have worked; CannotCheck if there is none."""
     names = [name for name in DOCUMENTS if name in arguments_of(tried.model)]
-    taken = [given.name for given in tried.optional.values() if given.name in names]
     if not names:
         raise CannotCheck("give separator, or call(model, ids, document)")
-    name = [*taken, *names][0]
+    worked = [tensor.name for tensor in tried.optional_tensors.values() if tensor.name in names]
+    name = [*worked, *names][0]
 
     def numbered(model: Model, ids: Tensor, document: Tensor) -> object:
         return tried.call(model, ids, **{name: document})
@@ -386,13 +403,15 @@ def check_documents_separate(
     *,
     reset_positions: bool = False,
 ) -> Passed:
-    """Nothing crosses the borders of documents, see `assert_documents_separate`."""
+    """Nothing crosses the borders of documents, see `assert_documents_separate`; CannotCheck if
+    the model refuses documents. That a packed document gets other outputs than alone is a remark,
+    or with `reset_positions` a fault."""
     if separator is None and call is None:
         call = documents_argument(tried)
     visits = Visits(tried, "documents ")
     for state in visits.through(PACKED_MODES):
         with not_applicable_if_refused("a mark of documents"), visits.visit(state) as there:
-            change = _documents(there, separator, call)
+            change = _require_documents_apart(there, separator, call)
             if change <= 1e-3:
                 continue
             said = f"a packed document gets other outputs than alone, by {change:.2g} of their std"
@@ -403,42 +422,46 @@ def check_documents_separate(
     return visits.passed("a document does not read those before it")
 
 
-def _documents(
+def _require_documents_apart(
     tried: Subject,
     separator: int | None,
     call: Numbered | None,
 ) -> float:
-    """By how much the outputs of a document alone differ; CheckFailed if one reads another."""
+    """CheckFailed if one of three packed documents reads another, or if documents of one row
+    change another row. Returns by how much the outputs of the middle document differ from those
+    that it gets alone; 0 if that is not compared.
+
+    Documents begin at their number for `call`, or else at the id `separator`.
+    """
     tried = steady(tried)
-    T = tried.fitting(32)
+    T = tried.accepted_length(32)
     at = torch.arange(T)
-    borders = torch.tensor([T // 3, 2 * T // 3])  # the first of a document, or a separator
+    borders = torch.tensor([T // 3, 2 * T // 3])  # where documents begin, or separators are
     (x,) = tried.draw(1, T)
-    other = tried.other(x)
-    for each in (x, other):  # no other separators
-        if separator is not None:
-            each[each == separator] = tried.pool[tried.pool != separator][0]
+    other = tried.other_inputs(x)
     if separator is not None:
-        x[borders] = separator
-        other[borders] = separator
+        for ids in (x, other):
+            ids[ids == separator] = tried.usable_ids[tried.usable_ids != separator][0]
+            ids[borders] = separator
     document = torch.bucketize(at, borders, right=True)
     # A separator may be the last token of a document or the first one of the next.
-    last = document if call is not None else torch.bucketize(at, borders)
-    crosses = document[:, None] < last  # (T, T): from the input j to the output t
+    of_output = document if call is not None else torch.bucketize(at, borders)
+    crosses = document[:, None] < of_output  # (T, T): from the input j to the output t
     crosses &= torch.maximum(at[:, None], at) >= tried.prefix  # whose inputs may see each other
 
     def outputs(ids: Tensor, document: Tensor) -> Tensor:
+        """The outputs for ids (B, T), each token of which is in a document, (T,) or (B, T)."""
         if call is None:
             return tried(ids)
-        return replace(tried, call=partial(_numbered, call, document))(ids)
+        return replace(tried, call=partial(_call_with_documents, call, document))(ids)
 
-    one = torch.eye(T, dtype=torch.bool).view(T, T, *[1] * (x.ndim - 1))
     whole = outputs(x[None], document)
     if not bool(whole.isfinite().all()):
         raise tried.failed(
             f"with documents that begin at {borders.tolist()}, outputs are NaN or infinite"
         )
-    moved = (outputs(torch.where(one, other, x), document) - whole).abs().amax(-1)  # (T, T)
+    one_input = torch.eye(T, dtype=torch.bool).view(T, T, *[1] * (x.ndim - 1))
+    moved = (outputs(torch.where(one_input, other, x), document) - whole).abs().amax(-1)  # (T, T)
     tolerance = max(1e-6, tried.tolerance)
     crossing = ((moved > tolerance * moved.max()) & crosses).nonzero().tolist()
     if crossing:
@@ -448,16 +471,16 @@ def _documents(
             f"documents at {borders.tolist()}",
             "block keys of others, and reset what a shift, a convolution or a state carries",
         )
-    if call is not None and tried.rows > 1 and not tried.exact:
+    if call is not None and tried.rows > 1 and not tried.fixed_rows:  # it takes two rows
         later = torch.bucketize(at, borders + 2, right=True)
         _require_own_documents(tried, outputs, x, document, later)
-    if tried.state.own_dtype:
+    if tried.state.in_own_dtype:
         return 0.0  # rounding is another one at another length
     begin, end = borders.tolist()
-    first = begin + (call is None)
+    first = begin + (call is None)  # the first token, behind a separator
     changes = []
-    for k in (begin, first):
-        alone = outputs(x[None, k:end], 0 * at[k:end])[:, first - k :]
+    for start in (begin, first):  # alone, the document may have its separator or not
+        alone = outputs(x[None, start:end], 0 * at[start:end])[:, first - start :]
         changes.append(relative(alone, whole[:, first:end]))
     return min(changes)
 
@@ -469,25 +492,29 @@ def _require_own_documents(
     document: Tensor,
     other: Tensor,
 ) -> None:
-    """CheckFailed if other documents of one row of a batch change the outputs of another row.
+    """CheckFailed if other documents in one row of a batch change the outputs of another row.
 
-    x (T, ...), its documents (T,), and others, of which there are as many: some models stack the
-    lengths of the documents of all rows. `outputs` is of ids (B, T, ...) and documents (B, T).
+    Args:
+        outputs: of ids (B, T, ...) and the number of each token's document (B, T).
+        x, document: the inputs (T, ...) and documents (T,) of each of two rows.
+        other: the documents that one of the rows gets instead (T,). There are as many of them, for
+            some models stack the lengths of the documents of all rows.
     """
     two = torch.stack([x, x])
     alike = torch.stack([document, document])
-    for own in (0, 1):
+    for row, changed_row in ((0, 1), (1, 0)):
         different = alike.clone()
-        different[1 - own] = other
-        change = relative(outputs(two, different)[own], outputs(two, alike)[own])
+        different[changed_row] = other
+        change = relative(outputs(two, different)[row], outputs(two, alike)[row])
         if change > max(1e-6, tried.tolerance):
             raise tried.failed(
-                f"the documents of row {1 - own} of a batch change the outputs of row {own}, by "
-                f"{change:.2g} of their std",
+                f"the documents of row {changed_row} of a batch change the outputs of row {row}, "
+                f"by {change:.2g} of their std",
                 "use the documents of each row for itself",
             )
 
 
-def _numbered(call: Numbered, document: Tensor, model: Model, x: Tensor) -> object:
-    """Call a model with the number of the document (T,) of each token."""
+def _call_with_documents(call: Numbered, document: Tensor, model: Model, x: Tensor) -> object:
+    """What a model returns for x (B, T, ...) and the number of each token's document: (T,), the
+    same in each row, or (B, T)."""
     return call(model, x, document.expand(len(x), -1).to(x.device))

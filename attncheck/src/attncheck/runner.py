@@ -47,7 +47,7 @@ TITLE = 16  # of which the name of the property
 class PropertyResult:
     """What one property says of a model."""
 
-    check: str
+    check: str  # the name of the property
     status: str  # "ok", "fault", "suspicious", "accepted", "not applicable", "failed", "error"
     message: str
     remarks: tuple[str, ...] = ()
@@ -67,6 +67,7 @@ class PropertyResult:
         }
 
     def __str__(self) -> str:
+        """The name of the property, and beside it the status, the message and the remarks."""
         first, *others = self.message.split("\n")
         others += [f"remark: {each}" for each in self.remarks]
         return _in_columns(self.check, [f"{self.status}: {first}", *others])
@@ -108,6 +109,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
+        """The exit code in words, and how many suspicions there are."""
         if self.exit_code == OWN_ERROR:
             return "not known, for the checkup has an error"
         said = {0: "healthy", 1: "faulty", 3: "the examination failed"}[self.exit_code]
@@ -118,13 +120,14 @@ class Report:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What was not tried of all properties, each once."""
+        """What no property looks at, and what those that were tried have left out, each once."""
         every = list(self.not_tried)
         for result in self.results:
             every += result.not_tried
         return tuple(dict.fromkeys(every))
 
     def __str__(self) -> str:
+        """The report in lines of a terminal; the last one says the verdict."""
         lines = [str(result) for result in self.results]
         lines += [_in_columns("not tried", [each]) for each in self.missing]
         return "\n".join([*lines, f"{self.subject}: {self.verdict}"])
@@ -141,7 +144,7 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
 
@@ -201,7 +204,9 @@ def checkup(
 
 
 def _run_check(title: str, check: Check) -> PropertyResult:
-    """What a property says, whatever the model raises."""
+    """The result of a property under its title, whatever is raised: "fault" or "suspicious" for
+    CheckFailed, "not applicable" for CannotCheck, "failed" for another error of the model, and
+    "error" for one of the checkup itself."""
     try:
         passed = check()
     except CheckFailed as failed:
@@ -228,56 +233,62 @@ def _in_columns(title: str, texts: list[str]) -> str:
 
 
 def _untried(tried: Subject, titles: set[str]) -> list[str]:
-    """What no property looks at, of those that were tried."""
-    looked_at: set[str] = set()
+    """What none of the properties with these titles looks at, a phrase for each: arguments of the
+    model, and what `Subject.not_tried` says."""
+    arguments_tried: set[str] = set()
     if "loss" in titles:
-        looked_at.add(labels_argument(tried))
+        arguments_tried.add(labels_argument(tried))
     if "padding" in titles:
-        looked_at.add("attention_mask")
+        arguments_tried.add("attention_mask")
     if "cache" in titles:
         try:
             step = cache_step_of(tried)
-            looked_at |= {step.argument, *step.flags}
+            arguments_tried |= {step.argument, *step.flags}
         except PROBE_ERRORS:  # which the property says
             pass
     with tried.evaluating():
-        missing = tried.not_tried(looked_at)
-    if not arguments_of(tried.model) and not tried.own_call:
+        missing = tried.not_tried(arguments_tried)
+    if not arguments_of(tried.model) and not tried.call_given:
         missing.append("arguments of the model, for their names are not known")
     return missing
 
 
 def checks_of(tried: Subject, accept: Collection[str] = ()) -> dict[str, Check]:
-    """The properties that a model may have, by title, each of which draws its own inputs: those of
-    every model, and those that its arguments suggest."""
+    """The checks of the properties that a model may have, by title: of every model, and those that
+    the names of its arguments suggest. Each draws its own inputs, anew from the beginning.
+
+    `accept` are the titles of properties that the model lacks on purpose; CannotCheck if one is no
+    property of the model. They are checked, too, but one row at a time where rows may mix.
+    """
     takes = set(arguments_of(tried.model))
-    # What mixes rows on purpose is given one at a time.
-    apart = replace(tried, rows=1) if "rows" in accept and not tried.exact else tried
+    # Accepted mixing of rows would spoil the other properties; a fixed number of rows must stay.
+    one_by_one = "rows" in accept and not tried.fixed_rows
+    unmixed = replace(tried, rows=1) if one_by_one else tried
     checks: dict[str, Check] = {
         "deterministic": partial(check_deterministic, tried.anew()),
         "rows": partial(check_rows_independent, tried.anew()),
-        "causal": partial(check_causal, apart.anew()),
-        "past": partial(check_past_used, apart.anew()),
-        "finite fill": partial(check_mask_is_infinite, apart.anew()),
-        "training": partial(check_modes_agree, apart.anew()),
-        "gradients": partial(check_gradients_right, apart.anew()),
+        "causal": partial(check_causal, unmixed.anew()),
+        "past": partial(check_past_used, unmixed.anew()),
+        "finite fill": partial(check_mask_is_infinite, unmixed.anew()),
+        "training": partial(check_modes_agree, unmixed.anew()),
+        "gradients": partial(check_gradients_right, unmixed.anew()),
     }
-    if tried.half:
-        checks["precision"] = partial(check_precision_kept, apart.anew())
-    suggested: dict[str, Check] = {}
+    if tried.has_half_weights:
+        checks["precision"] = partial(check_precision_kept, unmixed.anew())
+    of_arguments: dict[str, Check] = {}
     if takes & set(CACHES):
-        suggested["cache"] = partial(check_cache_equal, apart.anew())
+        of_arguments["cache"] = partial(check_cache_equal, unmixed.anew())
     if takes & set(MASKS):
-        suggested["padding"] = partial(check_padding_ignored, apart.anew())
+        of_arguments["padding"] = partial(check_padding_ignored, unmixed.anew())
     if takes & set(CACHES) and "attention_mask" in takes:
-        suggested["padded cache"] = partial(check_padded_cache, apart.anew())
+        of_arguments["padded cache"] = partial(check_padded_cache, unmixed.anew())
     if takes & set(DOCUMENTS):
-        suggested["documents"] = partial(check_documents_separate, apart.anew())
+        of_arguments["documents"] = partial(check_documents_separate, unmixed.anew())
     if takes & set(TARGETS):
-        suggested["loss"] = partial(check_loss_shifted, apart.anew())
-        suggested["ignored labels"] = partial(check_labels_ignored, apart.anew())
-    for title, check in suggested.items():
-        checks[title] = partial(_unless_called_otherwise, tried, check)
+        of_arguments["loss"] = partial(check_loss_shifted, unmixed.anew())
+        of_arguments["ignored labels"] = partial(check_labels_ignored, unmixed.anew())
+    for title, check in of_arguments.items():
+        checks[title] = partial(_if_arguments_are_free, tried, check)
     unknown = set(accept) - set(checks)
     if unknown:
         raise CannotCheck(
@@ -287,10 +298,10 @@ def checks_of(tried: Subject, accept: Collection[str] = ()) -> dict[str, Check]:
     return checks
 
 
-def _unless_called_otherwise(tried: Subject, check: Check) -> Passed:
-    """A property of an argument; CannotCheck if the user's call decides what the model gets, or if
-    it gets no ids."""
-    if tried.own_call:
+def _if_arguments_are_free(tried: Subject, check: Check) -> Passed:
+    """What a check of an argument returns; CannotCheck if a call of the user's decides which
+    arguments the model gets, or if the inputs are vectors, not ids."""
+    if tried.call_given:
         raise CannotCheck(f"the model is called by your call; {ASSERT_IT}")
     if tried.sample.is_floating_point():
         raise CannotCheck(f"the inputs are vectors; {ASSERT_IT}")
@@ -316,7 +327,9 @@ def checks_for(
 
 
 def _asserted(title: str, check: Check, *, accepted: bool) -> Callable[[], str]:
-    """A check as an assertion, under the name that pytest shows."""
+    """A check as a function for pytest, which shows it under its title: it returns a sentence,
+    raises CheckFailed unless the fault is accepted, and skips the test if the check does not
+    apply."""
 
     @as_assertion
     def assertion() -> str:

@@ -38,44 +38,47 @@ class Weights(Enum):
 class State:
     """How a model is examined."""
 
-    training: bool = False
+    training: bool = False  # in training mode, not in evaluation mode
     grad: bool = False  # with gradients enabled, as a training step
-    dropout: bool = True  # False: dropout does nothing
-    own_dtype: bool = False  # in the precision of its weights, not in the best one
+    dropout_off: bool = False  # dropout does nothing, also where the mode would have it
+    in_own_dtype: bool = False  # in the precision of its weights, not in `Subject.best_dtype`
     weights: Weights = Weights.OWN
-    given: str = ""  # the optional tensors, see `Subject.optional`
+    given_tensor: str = ""  # a key of `Subject.optional_tensors`, which is given in each call
 
     def __str__(self) -> str:
+        """The state in words, for a report. That dropout is off is not said."""
         said = ["in training mode" if self.training else "in evaluation mode"]
         if self.grad and not self.training:
             said.append("with gradients")
         if self.training and not self.grad:
             said.append("without gradients")
-        if self.own_dtype:
+        if self.in_own_dtype:
             said.append("in its own precision")
         if self.weights is not Weights.OWN:
             said.append(self.weights.value)
-        if self.given:
-            said.append(f"with {self.given}")
+        if self.given_tensor:
+            said.append(f"with {self.given_tensor}")
         return ", ".join(said)
 
 
 EVALUATION = State()
-TRAINING = State(training=True, grad=True, dropout=False)
+TRAINING = State(training=True, grad=True, dropout_off=True)
 
 
-def seen_in(state: State, *, held: bool) -> str:
+def seen_in(state: State, *, held_before: bool) -> str:
     """A line of a message: in which state a fault was seen and, if the property held in a plainer
-    one, in which not; "" of plain evaluation mode, which is tried first."""
-    if not held:
-        return "" if replace(state, grad=False, own_dtype=False) == EVALUATION else f"seen {state}"
+    state before, what that state has instead. "" if plain evaluation mode is the first state, with
+    or without gradients and in any precision."""
+    if not held_before:
+        is_plain = replace(state, grad=False, in_own_dtype=False) == EVALUATION
+        return "" if is_plain else f"seen {state}"
     if state.training:
         otherwise = "in evaluation mode"
-    elif state.given:
+    elif state.given_tensor:
         otherwise = "without it"
     elif state.weights is not Weights.OWN:
         otherwise = "with its own"
-    elif state.own_dtype:
+    elif state.in_own_dtype:
         otherwise = "in a higher one"
     else:
         otherwise = "without them"  # gradients
@@ -83,7 +86,7 @@ def seen_in(state: State, *, held: bool) -> str:
 
 
 def root_mean_square(weight: Tensor) -> float:
-    """The usual size of a weight's numbers."""
+    """The root of the mean of the squares of a weight's numbers."""
     if weight.numel() < LARGE:
         return float(weight.float().square().mean().sqrt())
     norm = torch.linalg.vector_norm(weight, dtype=torch.float64)  # in one pass, without a copy
@@ -91,35 +94,37 @@ def root_mean_square(weight: Tensor) -> float:
 
 
 def noise_for(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """Normal numbers of the shape and dtype of a weight. For a large one a tile (N,) of them, see
-    `with_repeated`: to draw as many as a large model has takes longer than to call it."""
+    """Normal numbers of the shape and dtype of a weight; for a large one only a tile (N,) of them,
+    which `combined` repeats: to draw as many as a large model has takes longer than to call it."""
     shape = weight.shape if weight.numel() < LARGE else (TILE,)
     return torch.randn(shape, generator=rng).to(weight)
 
 
-def with_repeated(function: Callable[..., Tensor], weight: Tensor, numbers: Tensor) -> Tensor:
-    """A function, such as torch.add, of a weight and numbers of its shape, or of a tile of them
-    that is repeated along the weight."""
-    if numbers.shape == weight.shape:
-        return function(weight, numbers)
+def combined(function: Callable[..., Tensor], weight: Tensor, noise: Tensor) -> Tensor:
+    """function(weight, noise), such as torch.add of both, for the noise of `noise_for`: of the
+    shape of the weight, or a tile (N,) that is repeated along the flat weight."""
+    if noise.shape == weight.shape:
+        return function(weight, noise)
     new = torch.empty_like(weight, memory_format=torch.contiguous_format)
     flat = weight.reshape(-1)
     flat_new = new.view(-1)
-    whole = len(flat) // len(numbers) * len(numbers)
-    tiled = (-1, len(numbers))
-    function(flat[:whole].view(tiled), numbers, out=flat_new[:whole].view(tiled))
-    function(flat[whole:], numbers[: len(flat) - whole], out=flat_new[whole:])
+    whole = len(flat) // len(noise) * len(noise)  # of so many numbers, all tiles are whole
+    tiled = (-1, len(noise))
+    function(flat[:whole].view(tiled), noise, out=flat_new[:whole].view(tiled))
+    function(flat[whole:], noise[: len(flat) - whole], out=flat_new[whole:])
     return new
 
 
 def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A weight with noise."""
+    """A weight plus normal noise of a tenth of its size, and a little also on a weight of 0."""
     size = 0.1 * root_mean_square(weight) + 0.01
-    return with_repeated(torch.add, weight, size * noise_for(weight, rng))
+    noise = noise_for(weight, rng)  # of a large weight shorter; `combined` repeats it
+    return combined(torch.add, weight, size * noise)
 
 
 def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A matrix whose entries are at least about as large as those of a trained model."""
+    """A matrix, enlarged if its entries are smaller than about those of a trained model; any other
+    weight, and a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
     if weight.ndim < 2:
         return weight
     usual = weight.shape[-1] ** -0.5  # keeps the size of what it multiplies
@@ -128,20 +133,22 @@ def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
-    """A weight that is larger or smaller by about a share in each element."""
-    return with_repeated(torch.mul, weight, 1 + share * noise_for(weight, rng))
+    """A weight, each number w of which becomes w * (1 + share * normal number)."""
+    noise = noise_for(weight, rng)  # of a large weight shorter; `combined` repeats it
+    return combined(torch.mul, weight, 1 + share * noise)
 
 
 def ten_thousandfold(weight: Tensor, rng: torch.Generator, *, tables: set[torch.Size]) -> Tensor:
-    """A matrix that is 10,000 times as large, so that scores reach any finite fill of a mask; of
-    an embedding, at most so much that its numbers are about 1."""
+    """A matrix that is 10,000 times as large, so that scores reach any finite fill of a mask; one
+    that has the shape of an embedding (`tables`) is enlarged until its numbers are about 1, at
+    most 10,000 times; any other weight as it is."""
     if weight.shape in tables:
         return weight / weight.square().mean().sqrt().clamp(1e-4, 1)
     return weight * 1e4 if weight.ndim > 1 else weight
 
 
 def change_of(weights: Weights, model: object) -> Change | None:
-    """The function that makes these weights of a model's own."""
+    """The function that makes such weights of the model's own ones; None if those are meant."""
     if weights is Weights.NOISE:
         return with_noise
     if weights is Weights.LARGER:
@@ -153,7 +160,7 @@ def change_of(weights: Weights, model: object) -> Change | None:
 
 
 class WithoutDropout(TorchFunctionMode):
-    """Dropout does nothing, neither of its own functions nor as an argument of others."""
+    """Inside, dropout does nothing, neither its own functions nor as an argument of others."""
 
     def __torch_function__(
         self,
@@ -162,37 +169,40 @@ class WithoutDropout(TorchFunctionMode):
         args: tuple[object, ...] = (),
         named: dict[str, object] | None = None,
     ) -> object:
-        """The result of a function of torch that is called inside, without dropout."""
+        """What a function of torch that is called inside returns without dropout: its input, if
+        the function is dropout itself, else its result with a probability of 0."""
         name = getattr(function, "__name__", "")
         named = dict(named or {})
         if name in RECURRENT:  # the probability of dropout is their only float
             args = tuple(0.0 if isinstance(x, float) else x for x in args)
-        elif name in WITH_DROPOUT:
-            place = WITH_DROPOUT[name]
+        elif name in PLACE_OF_DROPOUT:
+            place = PLACE_OF_DROPOUT[name]
             if len(args) > place:
                 args = (*args[:place], 0.0, *args[place + 1 :])
             elif "dropout_p" in named:
                 named["dropout_p"] = 0.0
-        elif "dropout" in name and not name.startswith("native"):  # that returns its mask, too
+        elif "dropout" in name and not name.startswith("native"):  # which returns its mask, too
             return args[0] if args else named["input"]
         return function(*args, **named)
 
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Functions with an argument dropout_p, and its place.
-WITH_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+PLACE_OF_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 
 
-def without_probabilities(model: object) -> bool:
-    """Set the probabilities of dropout that modules hold to 0, and say whether there are any.
+def set_dropout_to_0(model: object) -> bool:
+    """Set the probabilities of dropout that modules hold, such as `p` of nn.Dropout, to 0; whether
+    there are any.
 
-    Inside `changed`, which restores them. Unlike `WithoutDropout` it holds in a backward pass.
+    For use inside `changed`, which restores them. Unlike `WithoutDropout` it holds in a backward
+    pass, too.
     """
     any_set = False
     for part in parts_below(model):
         for key, value in list(vars(part).items()):
-            named = "drop" in key or (key == "p" and "Dropout" in type(part).__name__)
-            if named and isinstance(value, float) and 0 < value < 1:
+            is_dropout = "drop" in key or (key == "p" and "Dropout" in type(part).__name__)
+            if is_dropout and isinstance(value, float) and 0 < value < 1:
                 setattr(part, key, 0.0)
                 any_set = True
     return any_set
@@ -205,19 +215,24 @@ def changed(
     dtype: torch.dtype | None = None,
     change: Change | None = None,
     training: bool | None = False,
-    spared: frozenset[int] = frozenset(),
+    unwritten: frozenset[int] = frozenset(),
     copies: dict[int, Tensor] | None = None,
 ) -> Iterator[None]:
-    """Run a model in evaluation or training mode (None: as it is), with other weights; afterward
-    all is as before, also after an error.
-
-    `spared` are the ids of weights that no call writes into. They stay where they are, unless
-    they get another dtype or other values. `copies` keeps those of them that got another dtype,
-    always the same one, for the next time.
+    """Run a model in another mode and with other weights; afterward all is as before, also after
+    an error.
 
     The weights and buffers that the model had are put aside, not overwritten, so they come back to
-    the last bit, together with attributes that the model has set meanwhile. Weights that are not
-    trained while others are keep their values.
+    the last bit, together with the attributes of its modules and the states of random numbers.
+
+    Args:
+        dtype: of all weights and buffers of floats; None: their own.
+        change: from a weight to the one that takes its place. Only weights that are trained are
+            changed, or all if none is.
+        training: whether the model is in training mode; None: as it is.
+        unwritten: the ids (of Python) of weights that no call writes into. These are not copied,
+            unless they get another dtype or other values.
+        copies: keeps the copies of these weights in another dtype, by id, for the next time, which
+            must ask for the same dtype.
     """
     module = module_of(model)
     if module is None:
@@ -228,29 +243,27 @@ def changed(
         undo.callback(random.setstate, random.getstate())
         if numpy := loaded_numpy():
             undo.callback(numpy.random.set_state, numpy.random.get_state())
-        held: dict[int, Tensor] = {}
+        tensors: dict[int, Tensor] = {}
         contents: list[tuple[Container, Any]] = []
         for part in module.modules():
-            _note_contents(vars(part), contents, held)
+            _note_contents(vars(part), contents, tensors)
         undo.callback(_refill_all, contents)
         weights = list(module.parameters())
         frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or frozen}
-        for key, x in held.items():
+        for key, x in tensors.items():
             own = new = x.data
-            if x.is_floating_point():
-                new = own
-                if dtype is not None and dtype != own.dtype:
-                    kept = copies if copies is not None and key in spared else {}
-                    if key not in kept:
-                        kept[key] = own.to(dtype)
-                    new = kept[key]
-                if change is not None and key in trained:
-                    new = change(new, rng)
-            if new is own and key in spared:
+            if x.is_floating_point() and dtype is not None and dtype != own.dtype:
+                kept = copies if copies is not None and key in unwritten else {}
+                if key not in kept:
+                    kept[key] = own.to(dtype)
+                new = kept[key]
+            if x.is_floating_point() and change is not None and key in trained:
+                new = change(new, rng)
+            if new is own and key in unwritten:
                 continue
             undo.callback(setattr, x, "data", own)
-            x.data = own.clone() if new is own else new
+            x.data = own.clone() if new is own else new  # a call may write into it
         if training is not None:
             module.train(training)
         yield
@@ -259,14 +272,14 @@ def changed(
 def _note_contents(
     value: object,
     contents: list[tuple[Container, Any]],
-    held: dict[int, Tensor],
+    tensors: dict[int, Tensor],
     depth: int = DEEPEST,
 ) -> None:
-    """Note what a container and those in it hold, and collect the tensors in them, each once, by
-    id."""
+    """Add to `contents` what a container and those in it hold, each with a shallow copy, and to
+    `tensors`, by id, the tensors in them whose data can be exchanged."""
     if isinstance(value, Tensor):
         if not value.is_inference() and value.layout == torch.strided and not value.is_meta:
-            held.setdefault(id(value), value)
+            tensors.setdefault(id(value), value)
         return
     parts: list[object] = []
     if isinstance(value, dict):
@@ -280,11 +293,12 @@ def _note_contents(
     if depth:
         for part in parts:
             if isinstance(part, Tensor | dict | list | deque | set | tuple):
-                _note_contents(part, contents, held, depth - 1)
+                _note_contents(part, contents, tensors, depth - 1)
 
 
 def _refill_all(contents: list[tuple[Container, Any]]) -> None:
-    """Give containers back what was noted of them, the last noted first."""
+    """Give containers back what `_note_contents` has noted of them, the last noted first; the
+    first error that one of them raises is raised when all others are refilled."""
     errors: list[Exception] = []
     for value, parts in reversed(contents):
         try:
@@ -293,7 +307,7 @@ def _refill_all(contents: list[tuple[Container, Any]]) -> None:
                 value.extend(parts)
             else:
                 value.update(parts)
-        except Exception as error:  # of a class of the user's; the others are refilled, too
+        except Exception as error:  # of a class of the user's
             errors.append(error)
     if errors:
         raise errors[0]
@@ -305,7 +319,8 @@ def loaded_numpy() -> ModuleType | None:
 
 
 def random_states() -> bytes:
-    """The states of what a model on the CPU may draw from, which drawing changes."""
+    """The states of the generators that a model on the CPU may draw from, as bytes to compare:
+    drawing changes them."""
     states: list[object] = [torch.get_rng_state().tolist(), random.getstate()]
     if numpy := loaded_numpy():
         states.append(numpy.random.get_state())
@@ -313,8 +328,8 @@ def random_states() -> bytes:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed what a model on a device may draw from."""
-    if device.type == "cpu":  # torch.manual_seed also notes a traceback for each absent device
+    """Seed the generators of torch, Python and NumPy, which a model on a device may draw from."""
+    if device.type == "cpu":  # torch.manual_seed is slow: it notes a traceback for other devices
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
@@ -335,7 +350,8 @@ def changed_by_a_call(model: object, call: Callable[[], object]) -> list[str]:
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """The numbers and tensors that modules hold, copied, with their names."""
+    """The numbers and tensors that modules hold, by name, such as "blocks.0.norm.weight"; tensors
+    are copied."""
     for path, part in module.named_modules():
         own: Mapping[str, object] = {**part._buffers, **part._parameters, **vars(part)}
         for key, value in own.items():
@@ -346,6 +362,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _same(a: object, b: object) -> bool:
+    """Whether two attributes are equal, tensors in each element, others also in their type."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and torch.equal(a, b)
     return type(a) is type(b) and bool(a == b)

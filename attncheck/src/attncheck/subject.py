@@ -6,8 +6,9 @@ Letters: B batch, T time, V symbols.
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
+from math import ceil
 from typing import TypedDict
 
 import torch
@@ -81,10 +82,10 @@ class SizesAndCall(Sizes, total=False):
 
 
 @dataclass(frozen=True)
-class Given:
-    """An optional tensor of a model, which a user would give."""
+class OptionalTensor:
+    """An optional tensor of a model, such as a mask, and the values that are tried."""
 
-    said: str
+    said: str  # its name in a report, such as "attention_mask of ones"
     name: str  # of the argument
     values: Callable[[Tensor], Tensor]  # inputs (B, T, ...) -> (B, T)
     judged: Callable[[int], Tensor]  # T -> (T,) bool: where outputs mean something
@@ -92,20 +93,22 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Calm:
-    """How a model must be called in a state, so that the same inputs give the same outputs."""
+class SteadyCall:
+    """How a model must be called in a state, so that the same inputs give the same outputs: three
+    fields of `Subject`."""
 
     rows: int
-    seeded: bool
-    restored: bool
+    seed_each_call: bool
+    restore_each_call: bool
 
 
 @dataclass
 class Shared:
     """What the properties of one checkup need again, while nobody changes the model."""
 
-    copies: dict[int, Tensor] | None  # of spared weights, in the best dtype
-    calm: dict[tuple[State, torch.dtype | None], Calm] = field(default_factory=dict)
+    copies: dict[int, Tensor] | None  # of unwritten weights, in the best dtype
+    # By state and best dtype.
+    steady_calls: dict[tuple[State, torch.dtype | None], SteadyCall] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,20 +119,20 @@ class Subject:
     sample: Tensor  # (N, L) int64 ids, or (N, L, C) vectors
     call: Call
     rows: int  # most sequences in one call
-    exact: bool = False  # whether each call must have so many
-    own_call: bool = False  # whether the user said how it is called
-    declared: bool = True  # whether the length was given, or is the model's
-    shortened: int = 0  # the length of the model, if it is too long to be tried
+    fixed_rows: bool = False  # whether each call must have exactly so many
+    call_given: bool = False  # whether the user gave `call`
+    length_declared: bool = True  # whether the length was given, or is the model's
+    shortened_from: int = 0  # the length of the model, if it is too long to be tried
     prefix: int = 0  # the first inputs, which may all see each other
-    seeded: bool = False  # seed before each call, so that chance is the same
-    restored: bool = False  # restore the model after each call, which leaves something behind
+    seed_each_call: bool = False  # so that random numbers are the same
+    restore_each_call: bool = False  # undo what a call leaves behind in the model
     state: State = EVALUATION
-    held: bool = False  # whether the property held in a plainer state
-    best: torch.dtype | None = None  # the dtype in which leaks stand out from rounding
-    spared: frozenset[int] = frozenset()  # see `unwritten_weights`
-    optional: dict[str, Given] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)  # what `fitting` has found
-    shared: "Shared | None" = None  # by all properties of one checkup
+    held_before: bool = False  # whether the property held in a plainer state
+    best_dtype: torch.dtype | None = None  # see `find_best_dtype`; None: the model's own
+    unwritten: frozenset[int] = frozenset()  # see `unwritten_weights`
+    optional_tensors: dict[str, OptionalTensor] = field(default_factory=dict)  # by `said`
+    accepted_lengths: dict[int, int] = field(default_factory=dict)  # of `accepted_length`
+    shared: Shared | None = None  # by all properties of one checkup
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     # ---- inputs
@@ -140,45 +143,46 @@ class Subject:
         return self.sample.shape[1]
 
     @cached_property
-    def pool(self) -> Tensor:
-        """The ids that may be used, in order."""
+    def usable_ids(self) -> Tensor:
+        """The ids of the sample, each once, in order."""
         return self.sample.unique()
 
     def draw(self, n: int, T: int) -> Tensor:
-        """n sequences of T inputs, windows of the sample."""
+        """n random windows of T inputs of the sample: (n, T, ...)."""
         row = torch.randint(len(self.sample), (n, 1), generator=self.rng)
         first = torch.randint(self.length - T + 1, (n, 1), generator=self.rng)
         return self.sample[row, first + torch.arange(T)]
 
-    def other(self, x: Tensor) -> Tensor:
-        """Other inputs at every position."""
+    def other_inputs(self, x: Tensor) -> Tensor:
+        """Random inputs of x's shape, which differ from x at every position."""
         if x.is_floating_point():
             return torch.randn(x.shape, generator=self.rng).to(x) * x.std()
-        by = torch.randint(1, len(self.pool), x.shape, generator=self.rng)
-        return self.pool[(torch.searchsorted(self.pool, x) + by) % len(self.pool)]
+        ids = self.usable_ids
+        by = torch.randint(1, len(ids), x.shape, generator=self.rng)  # not 0: no id stays
+        return ids[(torch.searchsorted(ids, x) + by) % len(ids)]
 
     def anew(self) -> "Subject":
-        """The same subject, which draws from the beginning."""
+        """The same subject, which draws the same random inputs again, from the first on."""
         return replace(self, rng=torch.Generator().manual_seed(0))
 
-    def fitting(self, T: int) -> int:
-        """T, or the length of the sample if the model is of one length."""
+    def accepted_length(self, T: int) -> int:
+        """T, at most the length of the sample; that length itself if the model takes no other."""
         T = min(T, self.length)
-        x = self.draw(2, T)
-        if T not in self.lengths:
-            self.lengths[T] = T
+        x = self.draw(2, T)  # also if T is known, so that later inputs do not depend on that
+        if T not in self.accepted_lengths:
+            self.accepted_lengths[T] = T
             try:
                 with self.restoring():
                     self(x)
             except PROBE_ERRORS:
-                self.lengths[T] = self.length
-        return self.lengths[T]
+                self.accepted_lengths[T] = self.length
+        return self.accepted_lengths[T]
 
     # ---- the model
 
     @cached_property
     def weights(self) -> list[Tensor]:
-        """The parameters of the module, if it is one."""
+        """The parameters of the module behind the model; none if there is no module."""
         module = module_of(self.model)
         return [] if module is None else list(module.parameters())
 
@@ -187,65 +191,69 @@ class Subject:
         return self.weights[0].device if self.weights else torch.device("cpu")
 
     @property
-    def half(self) -> bool:
+    def has_half_weights(self) -> bool:
         """Whether some weights are of half precision."""
         return any(w.dtype in (torch.float16, torch.bfloat16) for w in self.weights)
 
     @property
     def tolerance(self) -> float:
-        """The share of the largest change that counts as rounding."""
+        """The share of the largest change of outputs that counts as rounding, by the dtype that
+        the weights have at the moment."""
         dtype = next((w.dtype for w in self.weights if w.is_floating_point()), torch.float32)
         return {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 2e-2)
 
     @contextmanager
-    def put(self, state: State) -> Iterator["Subject"]:
-        """The subject in a state, in which its model is for the while."""
-        change = change_of(state.weights, self.model)
-        dtype = None if state.own_dtype else self.best
+    def in_state(self, state: State) -> Iterator["Subject"]:
+        """The subject in a state: inside, its model has the mode, the weights and the dtype of the
+        state, and calls of the subject give its optional tensor; afterward all is as before."""
         call = self.call
-        if state.given:
-            optional = self.optional[state.given]
-            call = partial(call_with_given, self.call, optional)
+        if state.given_tensor:
+            call = partial(call_with, self.optional_tensors[state.given_tensor], self.call)
         with ExitStack() as undo:
-            training = state.training
             undo.enter_context(
                 changed(
-                    self.model, dtype=dtype, change=change, training=training,
-                    spared=self.spared, copies=self.shared.copies if self.shared else None,
+                    self.model,
+                    dtype=None if state.in_own_dtype else self.best_dtype,
+                    change=change_of(state.weights, self.model),
+                    training=state.training,
+                    unwritten=self.unwritten,
+                    copies=self.shared.copies if self.shared else None,
                 )
-            )  # fmt: skip
-            if not state.dropout:
+            )
+            if state.dropout_off:
                 undo.enter_context(WithoutDropout())
             yield replace(self, state=state, call=call)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(B, T, ...) -> (B, T, V) fp64 on the CPU, in as many calls as fit."""
+        """The model's outputs for x (B, T, ...), at most `rows` rows in a call: (B, T, V) fp64 on
+        the CPU, see `compared_columns`."""
         parts = []
-        for y in x.split(self.rows):
-            n = len(y)
-            if self.exact and n < self.rows:
-                y = torch.cat([y, y[-1:].expand(self.rows - n, *y.shape[1:])])
-            returned = outputs_of(self.raw(y), tuple(y.shape[:2])).detach()[:n]
-            parts.append(torch.cat([compared_columns(row) for row in returned.split(1)]))
+        for inputs in x.split(self.rows):
+            n = len(inputs)
+            if self.fixed_rows and n < self.rows:  # fill the batch with copies of the last row
+                inputs = torch.cat([inputs, inputs[-1:].expand(self.rows - n, *x.shape[1:])])
+            outputs = outputs_of(self.call_once(inputs), tuple(inputs.shape[:2])).detach()[:n]
+            # Row by row, for a copy of all outputs in fp64 may be too large.
+            parts.append(torch.cat([compared_columns(row) for row in outputs.split(1)]))
         return torch.cat(parts)
 
-    def raw(self, x: Tensor) -> object:
-        """What the model returns for x (B, T, ...) in one call."""
-        if self.seeded:
+    def call_once(self, x: Tensor) -> object:
+        """What the model returns for x (B, T, ...) in one call, in the mode that it has."""
+        if self.seed_each_call:
             seed_all(0, self.device)
-        place = next(iter(self.weights), torch.empty(0))
-        own = x.to(place) if x.is_floating_point() else x.to(place.device)
+        weight = next(iter(self.weights), torch.empty(0))
+        inputs = x.to(weight) if x.is_floating_point() else x.to(weight.device)
         if self.state.grad and x.is_floating_point():  # as the inputs of a layer do in training
-            own = own.detach().requires_grad_()
+            inputs = inputs.detach().requires_grad_()
         with ExitStack() as undo:
             undo.enter_context(torch.set_grad_enabled(self.state.grad))
-            if self.restored:
+            if self.restore_each_call:
                 undo.enter_context(self.restoring())
-            return self.call(self.model, own.clone())  # a model may write into its input
+            return self.call(self.model, inputs.clone())  # a model may write into its input
 
     def restoring(self) -> AbstractContextManager[None]:
-        """Afterward the model is as it is now, whatever calls change. For use inside of `put`."""
-        return changed(self.model, training=None, spared=self.spared)
+        """Afterward the model is as it is now, whatever calls inside change."""
+        return changed(self.model, training=None, unwritten=self.unwritten)
 
     def repeatable(self) -> AbstractContextManager[None]:
         """In training mode, in which a call may change the model, afterward it is as now."""
@@ -253,95 +261,104 @@ class Subject:
 
     def evaluating(self) -> AbstractContextManager[None]:
         """The model is in evaluation mode with its own weights, and afterward as it was."""
-        return changed(self.model, spared=self.spared)
+        return changed(self.model, unwritten=self.unwritten)
 
-    def with_chance(self, x: Tensor) -> tuple[Tensor, bool]:
-        """The outputs for x, and whether the call draws random numbers."""
+    def unseeded_outputs(self, x: Tensor) -> tuple[Tensor, bool]:
+        """The outputs for x of a call that is neither seeded nor undone, and whether it draws
+        random numbers."""
         before = random_states()
-        outputs = replace(self, seeded=False, restored=False)(x)
+        outputs = replace(self, seed_each_call=False, restore_each_call=False)(x)
         return outputs, random_states() != before
 
-    def moved(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
-        """x (T, ...) and (N, T, ...) -> (N, T): the largest change of any output at t.
+    def output_changes(self, x: Tensor, changed_inputs: Tensor) -> Tensor:
+        """By how much outputs move if the inputs x (T, ...) are replaced by each of the changed
+        ones (N, T, ...): (N, T), the largest change of any number of the output at t.
 
         Every call also holds x, so that the same kernels compute both.
         """
         if self.rows == 1:
             return (self(changed_inputs) - self(x[None])).abs().amax(-1)
         parts = []
-        for some in changed_inputs.split(self.rows - 1):
-            outputs = self(torch.cat([x[None], some]))
+        for beside_x in changed_inputs.split(self.rows - 1):
+            outputs = self(torch.cat([x[None], beside_x]))
             parts.append((outputs[1:] - outputs[:1]).abs().amax(-1))
         return torch.cat(parts)
 
     def failed(
         self, what: str, *look: str, map: Tensor | None = None, grave: bool = True
     ) -> CheckFailed:
-        """What the model lacks, and where to look; the second line says in which state it is."""
-        where = seen_in(self.state, held=self.held)
+        """The error to raise: what the model lacks, where to look, and between them in which state
+        it was seen. See `CheckFailed`."""
+        where = seen_in(self.state, held_before=self.held_before)
         return CheckFailed(what, where, *look, map=map, grave=grave, state=str(self.state))
 
-    def batch(self, wanted: int) -> int:
-        """How many of the wanted sequences the model takes at once."""
-        return self.rows if self.exact else min(wanted, self.rows)
+    def rows_at_once(self, wanted: int) -> int:
+        """How many rows of a batch to give the model in one call: as many as wanted, at most
+        `rows`, or just `rows` if it takes no other number."""
+        return self.rows if self.fixed_rows else min(wanted, self.rows)
 
     # ---- the size of the model
 
     @cached_property
-    def multiplications(self) -> int:
-        """How many a position needs, about: those of all matrices."""
+    def multiplications_per_position(self) -> int:
+        """How many the model needs, about: one for each number of its matrices."""
         return max(1, sum(w.numel() for w in self.weights if w.ndim > 1))
 
     def sharing(self) -> "Subject":
-        """The subject, whose properties share what they need again."""
-        copies: dict[int, Tensor] | None = {}
-        if sum(w.numel() for w in self.weights) > MOST_COPIED:
-            copies = None
-        return replace(self, shared=Shared(copies))
+        """The subject with an empty `Shared`, which is filled as its properties are tried. Copies
+        of many weights would need too much memory; then there are none."""
+        size = sum(w.numel() for w in self.weights)
+        return replace(self, shared=Shared(copies={} if size <= MOST_COPIED else None))
 
     @cached_property
     def effort(self) -> Effort:
-        """How much is tried of the model."""
-        if self.multiplications >= HUGE:
+        """How much is tried of the model, by its size."""
+        if self.multiplications_per_position >= HUGE:
             return FOR_HUGE
-        if self.multiplications >= VERY_LARGE:
+        if self.multiplications_per_position >= VERY_LARGE:
             return FOR_VERY_LARGE
-        return FOR_LARGE if self.dense < min(self.length, DENSE) else FOR_SMALL
+        # A model is large if not every suffix of a sequence is affordable.
+        return FOR_LARGE if self.dense_length < min(self.length, DENSE) else FOR_SMALL
 
-    def affordable(self, T: int, share: float = 1.0) -> int:
-        """How many sequences of T inputs a scan may try."""
-        return int(share * MULTIPLICATIONS / (self.multiplications * T))
+    def affordable_sequences(self, T: int, share: float = 1.0) -> int:
+        """How many sequences of T inputs may be given in a share of the time of one scan."""
+        return int(share * MULTIPLICATIONS / (self.multiplications_per_position * T))
 
     @property
-    def dense(self) -> int:
-        """The length up to which every suffix is changed; less for a large model."""
-        most = int((MULTIPLICATIONS / self.multiplications) ** 0.5)
-        return min(self.length, max(min(DENSE, max(8, most)), 2 * self.prefix))
+    def dense_length(self) -> int:
+        """The length up to which every suffix of a sequence is changed; less for a large model."""
+        # T sequences of T inputs: the cost grows with the square of the length.
+        affordable = int((MULTIPLICATIONS / self.multiplications_per_position) ** 0.5)
+        usual = min(DENSE, max(8, affordable))  # of fewer than 8 inputs, few faults show
+        # A prefix may see itself, so as many inputs behind it are needed.
+        return min(self.length, max(usual, 2 * self.prefix))
 
     @cached_property
     def usual_length(self) -> int:
-        """The length of most sequences: the whole one, but of a large model a shorter one."""
-        if self.affordable(self.length) >= 2 * MOST_ROWS:
+        """The length of most sequences that are tried: the whole one, but of a large model a
+        shorter one."""
+        if self.affordable_sequences(self.length) >= 2 * MOST_ROWS:
             return self.length
-        return self.fitting(self.dense)
+        return self.accepted_length(self.dense_length)
 
     @property
-    def first_length(self) -> int:
-        """The length of sequences with which a subject is prepared."""
+    def prepared_length(self) -> int:
+        """The length of the sequences with which `prepared` tries the model."""
         return self.length if self.effort.whole_first else self.usual_length
 
-    def not_tried(self, looked_at: set[str]) -> list[str]:
-        """What no property looks at: arguments but some, outputs beside the first, lengths."""
+    def not_tried(self, arguments_tried: set[str]) -> list[str]:
+        """What no property looks at, a phrase for each: arguments beside these and the optional
+        tensors, outputs beside the first, sequences and lengths that a large model is spared."""
         missing = []
-        tried = looked_at | {given.name for given in self.optional.values()}
+        tried = arguments_tried | {tensor.name for tensor in self.optional_tensors.values()}
         arguments = [name for name in optional_arguments(self.model) if name not in tried]
-        if self.own_call:
+        if self.call_given:
             missing.append("other calls than yours")
         elif arguments:
             missing.append(f"the arguments {', '.join(arguments)} (give call)")
-        x = self.draw(self.batch(2), self.usual_length)
+        x = self.draw(self.rows_at_once(2), self.usual_length)
         try:
-            others = list(floats_of(self.raw(x), tuple(x.shape[:2])))[1:]
+            others = list(floats_of(self.call_once(x), tuple(x.shape[:2])))[1:]
         except PROBE_ERRORS as error:
             missing.append(f"outputs beside the first, for the model raises {in_one_line(error)}")
         else:
@@ -349,43 +366,44 @@ class Subject:
                 missing.append(f"the outputs {', '.join(others)} (give call)")
         if self.effort.not_tried:
             missing.append(self.effort.not_tried)
-        if self.shortened:
+        if self.shortened_from:
             missing.append(
-                f"more than {self.length} of {self.shortened} inputs, for the model is large "
-                f"(block_size={self.shortened} tries all)"
+                f"more than {self.length} of {self.shortened_from} inputs, for the model is large "
+                f"(block_size={self.shortened_from} tries all)"
             )
         return missing
 
 
-def call_with_given(call: Call, optional: Given, model: Model, x: Tensor) -> object:
-    """What a model returns for x (B, T, ...) and an optional tensor."""
+def call_with(optional: OptionalTensor, call: Call, model: Model, x: Tensor) -> object:
+    """What a model returns if it is called with x (B, T, ...) and an optional tensor."""
     return call(model, x, **{optional.name: optional.values(x).to(x.device)})
 
 
 def compared_columns(y: Tensor) -> Tensor:
-    """Outputs (B, T, V) in fp64 on the CPU; of a large vocabulary, some columns and random sums of
-    all, which change if any does."""
+    """Outputs (B, T, V) in fp64 on the CPU, with 0 for a logit of -inf beside finite ones; of a
+    large vocabulary, some columns and random sums of all, which change if any column does."""
     y = y.to("cpu", torch.float64)
     if (y.amin(-1) == -torch.inf).any():
         blocked = y == -torch.inf  # the logit of a symbol that is never chosen
-        y = y.masked_fill(blocked & ~blocked.all(-1, keepdim=True), 0.0)
+        all_blocked = blocked.all(-1, keepdim=True)  # which is a fault, and stays
+        y = y.masked_fill(blocked & ~all_blocked, 0.0)
     V = y.shape[-1]
     if V <= MOST_COLUMNS:
         return y
-    some = torch.linspace(0, V - 1, MOST_COLUMNS // 4).long()
-    return torch.cat([y[..., some], y @ _random_signs(V) / V**0.5], -1)
+    chosen = torch.linspace(0, V - 1, MOST_COLUMNS // 4).long()
+    return torch.cat([y[..., chosen], y @ _random_signs(V) / V**0.5], -1)
 
 
 @cache
 def _random_signs(V: int) -> Tensor:
-    """(V, 4), each -1 or 1."""
+    """(V, 4), each -1 or 1, the same for the same V."""
     rng = torch.Generator().manual_seed(V)
     return torch.randint(0, 2, (V, 4), generator=rng).double() * 2 - 1
 
 
 def optional_arguments(model: Model) -> list[str]:
-    """The arguments of a model that a call may leave out."""
-    takes = list(arguments_of(model).values())[1:]
+    """The names of the arguments of a model beside its inputs, without *args and **kwargs."""
+    takes = list(arguments_of(model).values())[1:]  # the first is that of the inputs
     return [p.name for p in takes if p.kind <= p.KEYWORD_ONLY and p.kind != p.VAR_POSITIONAL]
 
 
@@ -405,6 +423,9 @@ def prepared(
 ) -> Subject:
     """A model with inputs: those given, or random ids below its vocabulary size.
 
+    Calls of the model show how it is called, how many rows it takes, in which dtype it runs,
+    whether it writes into its weights, and which optional tensors it takes.
+
     Args:
         model: any callable from inputs to outputs (B, T, V), or to something that holds them.
         sample: ids (N, T) int64, or vectors (N, T, C) for a layer.
@@ -415,6 +436,9 @@ def prepared(
         rows: most sequences in one call; by default up to 32, if the model takes so many.
         prefix: the first inputs, which may all see each other, as in a prefix-LM.
         causal: False for an encoder, whose inputs may all see each other.
+
+    Raises:
+        CannotCheck: the model cannot be called, or more must be said of its inputs.
     """
     if not callable(model):
         raise CannotCheck(f"the model is a {type(model).__name__}, which cannot be called")
@@ -444,58 +468,65 @@ def prepared(
         )
     if not sample.is_floating_point() and len(sample.unique()) < 2:
         raise CannotCheck("the sample holds one id only; give two or more")
-    made = _called_somehow(model, sample.cpu(), call, rows)
-    made = replace(made, declared=declared, shortened=shortened)
+    made = _subject_that_can_be_called(model, sample.cpu(), call, rows)
+    made = replace(made, length_declared=declared, shortened_from=shortened)
     made = replace(made, prefix=prefix if causal else made.length)
-    made = replace(made, spared=unwritten_weights(made))
-    made = replace(made, best=best_dtype(made))
-    return replace(made, optional={} if call else optional_tensors(made)).anew()
+    made = replace(made, unwritten=unwritten_weights(made))
+    made = replace(made, best_dtype=find_best_dtype(made))
+    found = {} if call else find_optional_tensors(made)  # a call of the user's gives what it needs
+    return replace(made, optional_tensors=found).anew()
 
 
 def random_ids(V: int, length: int) -> Tensor:
-    """(N, length), permutations of the vocabulary."""
+    """(N, length): random permutations of the V ids, one after another, in N rows. There are at
+    least 8 rows, and as many as it takes that all ids of a small vocabulary occur."""
     rng = torch.Generator().manual_seed(0)
-    rows = max(8, -(-min(V, MOST_IDS) // length))
-    rounds = -(-rows * length // V)
-    ids = torch.cat([torch.randperm(V, generator=rng) for _ in range(rounds)])
+    rows = max(8, ceil(min(V, MOST_IDS) / length))
+    permutations = ceil(rows * length / V)
+    ids = torch.cat([torch.randperm(V, generator=rng) for _ in range(permutations)])
     return ids[: rows * length].view(rows, length)
 
 
-def _called_somehow(model: Model, sample: Tensor, call: Call | None, rows: int | None) -> Subject:
-    """The first call and number of rows that the model takes; CannotCheck if it takes none."""
+def _subject_that_can_be_called(
+    model: Model, sample: Tensor, call: Call | None, rows: int | None
+) -> Subject:
+    """A subject with the first call and number of rows that the model takes; CannotCheck if it
+    takes none."""
     calls = [call] if call else ways_to_call(model)
-    # Some models take one sequence at a time, or one size of a batch.
+    # Numbers of rows, and whether the model takes just so many: most take any number, and some one
+    # sequence at a time, or one size of a batch.
     sizes = [(n, False) for n in (2, 1)] + [(n, True) for n in (4, 8, 16, 3, 32)]
     if rows is not None:
         sizes = [(min(rows, 2), False), (rows, True)]
     errors: list[Exception] = []
     with changed(model):
-        for n, exact in sizes:
-            for each in calls:
-                made = Subject(model, sample, each, n, exact, own_call=call is not None)
+        for n, fixed_rows in sizes:
+            for way in calls:
+                made = Subject(model, sample, way, n, fixed_rows, call_given=call is not None)
                 try:
                     with torch.no_grad():
-                        returned = made.raw(made.draw(n, made.length))
+                        returned = made.call_once(made.draw(n, made.length))
                         y = outputs_of(returned, (n, made.length))
                 except PROBE_ERRORS as error:
                     errors.append(error)
                     continue
-                if exact or n == 1:
+                if fixed_rows or n == 1:
                     return made
                 most = min(
                     MOST_ROWS if rows is None else rows,
-                    2 * MOST_NUMBERS // y.numel(),
-                    max(2, made.affordable(made.length, 4.0)),
+                    2 * MOST_NUMBERS // y.numel(),  # y is of 2 rows
+                    max(2, made.affordable_sequences(made.length, 4.0)),
                 )
                 return replace(made, rows=_most_rows(made, most))
     raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
 
 
 def _most_rows(made: Subject, most: int) -> int:
-    """The most rows, at most `most`, that the model takes in one call."""
+    """`most` rows if the model takes them in one call, else the first half, quarter, and so on
+    that it takes, at least 2."""
     while most > 2:
         try:
-            replace(made, rows=most).raw(made.draw(most, made.first_length))
+            made.call_once(made.draw(most, made.prepared_length))
             return most
         except PROBE_ERRORS:
             most //= 2
@@ -522,6 +553,7 @@ def _why_not_called(model: object, sample: Tensor, error: Exception) -> str:
 
 
 def _without_vocabulary(model: object) -> str:
+    """One sentence for a model that says no size of its vocabulary: what to give instead."""
     said = "the model has no vocab_size above 1: give vocab_size (--vocab-size), or ids as sample"
     parts = parts_below(model)
     if parts and not any(isinstance(part, nn.Embedding) for part in parts):
@@ -533,7 +565,8 @@ def _without_vocabulary(model: object) -> str:
 
 
 def _affordable_length(model: object) -> int:
-    """The longest sequence of which a scan may try a few."""
+    """The longest sequence of which a scan may try two, at least 32; `LONGEST_TRIED` if the size
+    of the model is not known."""
     module = module_of(model)
     if module is None:
         return LONGEST_TRIED
@@ -542,6 +575,8 @@ def _affordable_length(model: object) -> int:
 
 
 def _size_from(model: object, names: tuple[str, ...]) -> int | None:
+    """The first integer that a model, its module, or the config of one of them holds under one of
+    the names; None if there is none."""
     for owner in (model, module_of(model)):
         for place in (owner, getattr(owner, "config", None)):
             for name in names:
@@ -551,19 +586,19 @@ def _size_from(model: object, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def best_dtype(made: Subject) -> torch.dtype | None:
-    """fp64 if the model runs in it with finite outputs, where leaks stand out from rounding, or
-    fp32 for one of half precision; None for its own, which a very large model keeps: a copy in
-    fp64 is twice as large."""
+def find_best_dtype(made: Subject) -> torch.dtype | None:
+    """The dtype in which leaks stand out most from rounding: fp64 if the model runs in it with
+    finite outputs, else fp32 if that works for one of half precision; None for its own. A huge
+    model is not tried in fp64, for a copy is twice as large."""
     if not made.weights:
         return None
     dtypes = [torch.float64] if made.effort.in_double else []
-    if made.half:
+    if made.has_half_weights:
         dtypes.append(torch.float32)
     for dtype in dtypes:
         try:
             with changed(made.model, dtype=dtype):
-                if bool(made(made.draw(2, made.first_length)).isfinite().all()):
+                if bool(made(made.draw(2, made.prepared_length)).isfinite().all()):
                     return dtype
         except PROBE_ERRORS:
             continue
@@ -571,14 +606,14 @@ def best_dtype(made: Subject) -> torch.dtype | None:
 
 
 def unwritten_weights(made: Subject) -> frozenset[int]:
-    """The ids of large weights, if the model writes into none of them, in evaluation mode and in
-    training mode. Inside of `put` they are not copied again for each call."""
+    """The ids (of Python) of the large weights, if a call in evaluation mode and one in training
+    mode write into none of them; else, or if a call fails, none. `changed` need not copy them."""
     large = [w for w in made.weights if w.numel() >= LARGE]
     if not large:
         return frozenset()
-    x = made.draw(made.rows if made.exact else 1, made.first_length)
+    x = made.draw(made.rows_at_once(1), made.prepared_length)
     for mode in (EVALUATION, TRAINING):
-        with made.put(replace(mode, own_dtype=True)) as there:
+        with made.in_state(replace(mode, in_own_dtype=True)) as there:
             before = _fingerprints(large)
             try:
                 there(x)
@@ -598,7 +633,8 @@ def _fingerprints(weights: list[Tensor]) -> list[tuple[int, float]]:
 
 
 def prime_up_to(most: int) -> int:
-    """The largest prime up to a number, or 1: of so many padded tokens no chunk is full."""
+    """The largest prime up to a number, or 1. So many padded tokens do not fill chunks of a model
+    that reads several tokens at a time, whatever their size is."""
     for n in range(most, 1, -1):
         if all(n % k for k in range(2, n)):
             return n
@@ -606,7 +642,8 @@ def prime_up_to(most: int) -> int:
 
 
 def real_tokens(side: str, T: int) -> Tensor:
-    """(T,) bool, True = token: padding on a side, or between tokens."""
+    """Where a row of T has tokens, (T,) bool: all but a third of padding, or somewhat less, which
+    is "left", "right", on "both sides" each, or else between the tokens."""
     at = torch.arange(T)
     n = prime_up_to(T // 3)
     match side:
@@ -620,82 +657,97 @@ def real_tokens(side: str, T: int) -> Tensor:
             return (at < T // 3) | (at >= T // 3 + n)
 
 
-def _mask_of(side: str, dtype: torch.dtype, x: Tensor) -> Tensor:
-    real = real_tokens(side, x.shape[1]) if side else torch.ones(x.shape[1])
-    return real.to(dtype).expand(len(x), -1)
+def _mask_of_ones(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """A mask without padding (B, T) for inputs x (B, T, ...)."""
+    return torch.ones(x.shape[1], dtype=dtype).expand(len(x), -1)
+
+
+def _mask_with_padding(side: str, dtype: torch.dtype, x: Tensor) -> Tensor:
+    """A mask (B, T) of inputs x (B, T, ...), 1 = token, with the same padding in each row."""
+    return real_tokens(side, x.shape[1]).to(dtype).expand(len(x), -1)
 
 
 def _all_positions(T: int) -> Tensor:
+    """(T,) bool: outputs mean something everywhere, for no input is padding."""
     return torch.ones(T, dtype=torch.bool)
 
 
 def document_numbers(x: Tensor) -> Tensor:
-    """(B, T): three documents."""
+    """(B, T): each row of x (B, T, ...) holds three documents, 0, 1 and 2."""
     T = x.shape[1]
     return (torch.arange(T) * 3 // T).expand(len(x), -1)
 
 
-def optional_tensors(made: Subject) -> dict[str, Given]:
-    """The optional tensors that are tried: masks of padding (1 = token), and documents."""
+def find_optional_tensors(made: Subject) -> dict[str, OptionalTensor]:
+    """The optional tensors that the model takes, by their names in a report: masks of ones and
+    with padding (1 = token), of the first dtype that it takes, and numbers of documents."""
     takes = arguments_of(made.model)
-    found: dict[str, Given] = {}
-    if "attention_mask" in takes:
-        for dtype in (torch.int64, torch.bool):
-            ones = Given(
-                "attention_mask of ones", "attention_mask", partial(_mask_of, "", dtype),
-                _all_positions,
-            )  # fmt: skip
-            if _accepts(made, ones):
-                if _inverted(made, ones):
-                    break  # `assert_padding_ignored` says so
-                found[ones.said] = ones
-                for side in ("left", "right"):
-                    said = f"padding on the {side}"
-                    padded = Given(
-                        said, "attention_mask", partial(_mask_of, side, dtype),
-                        partial(real_tokens, side), pads=True,
-                    )  # fmt: skip
-                    if _accepts(made, padded):
-                        found[said] = padded
-                break
+    found = _masks_taken(made) if "attention_mask" in takes else []
     for name in DOCUMENTS:
-        documents = Given(f"{name} of three", name, document_numbers, _all_positions)
-        if name in takes and _accepts(made, documents):
-            found[documents.said] = documents
-    return found
+        documents = OptionalTensor(f"{name} of three", name, document_numbers, _all_positions)
+        if name in takes and _takes(made, documents):
+            found.append(documents)
+    return {tensor.said: tensor for tensor in found}
+
+
+def _masks_taken(made: Subject) -> list[OptionalTensor]:
+    """The masks that the model takes: of ones, and with padding on the left and on the right, all
+    of the first dtype of which it takes one of ones. None if 1 means padding in the model, which
+    `assert_padding_ignored` says."""
+    mask = "attention_mask"
+    for dtype in (torch.int64, torch.bool):
+        ones = OptionalTensor(
+            f"{mask} of ones", mask, partial(_mask_of_ones, dtype), _all_positions
+        )
+        if not _takes(made, ones):
+            continue
+        if _means_padding(made, ones):
+            return []
+        padded = [
+            OptionalTensor(
+                f"padding on the {side}", mask, partial(_mask_with_padding, side, dtype),
+                partial(real_tokens, side), pads=True,
+            )
+            for side in ("left", "right")
+        ]  # fmt: skip
+        return [ones, *[tensor for tensor in padded if _takes(made, tensor)]]
+    return []
 
 
 def mask_dtype(tried: Subject) -> torch.dtype:
-    """The dtype in which the model takes a mask of padding."""
-    ones = tried.optional.get("attention_mask of ones")
+    """The dtype in which the model takes a mask of padding, as `find_optional_tensors` has found;
+    int64 if it takes none."""
+    ones = tried.optional_tensors.get("attention_mask of ones")
     return torch.int64 if ones is None else ones.values(tried.sample[:1]).dtype
 
 
-def _inverted(made: Subject, ones: Given) -> bool:
-    """Whether a mask of zeros gives the outputs of no mask, and one of ones does not."""
-    zeros = replace(ones, values=partial(_zeros_like, ones))
-    x = made.draw(made.batch(made.effort.rows), made.first_length)
+def _means_padding(made: Subject, ones: OptionalTensor) -> bool:
+    """Whether 1 means padding in a model: a mask of zeros gives the outputs of no mask, and one of
+    ones does not."""
+
+    def zeros_at(x: Tensor) -> Tensor:
+        return torch.zeros_like(ones.values(x))
+
+    zeros = replace(ones, values=zeros_at)
+    x = made.draw(made.rows_at_once(made.effort.rows), made.prepared_length)
     try:
         with made.evaluating():
-            plain = made(x)
+            without_mask = made(x)
             with_ones, with_zeros = (
-                replace(made, call=partial(call_with_given, made.call, given))(x)
-                for given in (ones, zeros)
+                replace(made, call=partial(call_with, mask, made.call))(x)
+                for mask in (ones, zeros)
             )
     except PROBE_ERRORS:  # a row without tokens may be refused
         return False
-    return relative(with_zeros, plain) <= 1e-5 < relative(with_ones, plain)
+    return relative(with_zeros, without_mask) <= 1e-5 < relative(with_ones, without_mask)
 
 
-def _zeros_like(ones: Given, x: Tensor) -> Tensor:
-    return torch.zeros_like(ones.values(x))
-
-
-def _accepts(made: Subject, optional: Given) -> bool:
-    x = made.draw(made.batch(made.effort.rows), made.first_length)
+def _takes(made: Subject, optional: OptionalTensor) -> bool:
+    """Whether a call with an optional tensor raises no error."""
+    x = made.draw(made.rows_at_once(made.effort.rows), made.prepared_length)
     try:
         with made.evaluating():
-            replace(made, call=partial(call_with_given, made.call, optional)).raw(x)
+            replace(made, call=partial(call_with, optional, made.call)).call_once(x)
     except PROBE_ERRORS:
         return False
     return True
@@ -705,55 +757,61 @@ def _accepts(made: Subject, optional: Given) -> bool:
 
 
 def steady(tried: Subject) -> Subject:
-    """The subject, called so that the same inputs give the same outputs: with a random seed and
-    row by row where there is chance or rows mix, and restored where calls leave something behind;
-    CannotCheck if outputs still differ."""
-    rows = 2 if tried.exact else tried.effort.rows
+    """The subject, called so that the same inputs give the same outputs: seeded and row by row
+    where calls draw random numbers or rows mix, and restored where calls leave something behind;
+    CannotCheck if outputs still differ. What was found for a state is used again."""
+    rows = 2 if tried.fixed_rows else tried.effort.rows
     x = tried.draw(rows, tried.usual_length)
     more = tried.draw(rows, tried.usual_length)
-    known: dict[tuple[State, torch.dtype | None], Calm] = {}
+    known: dict[tuple[State, torch.dtype | None], SteadyCall] = {}
     if tried.shared is not None:
-        known = tried.shared.calm
+        known = tried.shared.steady_calls
+    # Of a large model, all states of one mode are taken to need the same.
     same_as = tried.state if tried.effort.every_state else State(training=tried.state.training)
-    key = (same_as, tried.best)
+    key = (same_as, tried.best_dtype)
     if key not in known:
-        calm = _calmed(tried, x, more)
-        known[key] = Calm(calm.rows, calm.seeded, calm.restored)
-    way = known[key]
-    return replace(tried, rows=way.rows, seeded=way.seeded, restored=way.restored)
+        known[key] = steady_call_of(_find_steady(tried, x, more))
+    return replace(tried, **asdict(known[key]))
 
 
-def _calmed(tried: Subject, x: Tensor, more: Tensor) -> Subject:
-    """`steady`, seen from two batches of inputs."""
+def steady_call_of(tried: Subject) -> SteadyCall:
+    """How the model of a subject is called."""
+    return SteadyCall(tried.rows, tried.seed_each_call, tried.restore_each_call)
+
+
+def _find_steady(tried: Subject, x: Tensor, more: Tensor) -> Subject:
+    """`steady`, seen from calls with two batches of inputs, x and more."""
     first = tried(x)
     if tried.effort.every_state:
         tried(more)
     beside_others = tried(torch.cat([x, more]))[: len(x)]
-    again, chance = tried.with_chance(x)  # outputs may be the same by chance
-    if not chance and _same(again, first) and _same(beside_others, first):
+    again, draws = tried.unseeded_outputs(x)
+    # Outputs may be the same though random numbers are drawn, by chance.
+    if not draws and _same(again, first) and _same(beside_others, first):
         return tried
-    alone = replace(tried, rows=tried.rows if tried.exact else 1)
-    seeded = replace(alone, seeded=True)
-    choices = [seeded, replace(seeded, restored=True)]
-    for one in choices if chance else [alone, *choices]:
-        first = one(x)
-        one(more)
-        if _same(one(x), first):
-            return one
+    alone = replace(tried, rows=tried.rows if tried.fixed_rows else 1)
+    seeded = replace(alone, seed_each_call=True)
+    restored = replace(seeded, restore_each_call=True)
+    for choice in [seeded, restored] if draws else [alone, seeded, restored]:
+        first = choice(x)
+        choice(more)
+        if _same(choice(x), first):
+            return choice
     raise CannotCheck("outputs of the same inputs differ, even with the same random seed")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    if not bool(b.isfinite().all()):
-        return True  # what is not finite is told where outputs are compared
-    return relative(a, b) <= 1e-5
+    """Whether outputs are the same but for rounding. Also true if b is not finite, which is told
+    where outputs are compared."""
+    return not bool(b.isfinite().all()) or relative(a, b) <= 1e-5
 
 
 # ---- comparing
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to b's standard deviation."""
+    """The largest difference of a from b, as a share of b's standard deviation; of the largest of
+    b if that is 0, and itself if b is 0 throughout."""
     if not b.numel():
         return 0.0
     spread = float(b.std()) if b.numel() > 1 else 0.0
@@ -767,8 +825,11 @@ SMALL_SHARES = (1e-4, -1e-4, 2e-4)
 
 
 def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
-    """Whether a small difference of outputs is rounding: with slightly other weights, it is then
-    another one, while that of a model that reads something hardly changes.
+    """Whether a small difference of outputs is rounding, which turns into another one if the
+    weights change slightly; that of a model that reads something hardly changes.
+
+    Args:
+        difference: computes the difference from the weights that the model has when it is called.
 
     Of a real difference, all cosines with 1 to 2 % of change are above 0.9; of rounding to
     integers or half precision, few are above 0.3. With larger weights, only rounding that is much
@@ -785,6 +846,7 @@ def is_rounding(tried: Subject, difference: Callable[[], Tensor]) -> bool:
         other_weights = partial(slightly_other, share=share)
         with changed(tried.model, change=other_weights, training=None):
             after = difference().flatten()
-        if not float(torch.nn.functional.cosine_similarity(before, after, dim=0)) > 0.8:
+        cosine = float(torch.nn.functional.cosine_similarity(before, after, dim=0))
+        if not cosine > 0.8:  # not <=, so that NaN of other weights counts as another difference
             return True
     return False

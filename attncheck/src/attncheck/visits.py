@@ -18,34 +18,36 @@ class Visits:
     """
 
     tried: Subject
-    what: str = ""  # is not tried in a state that the model refuses
-    states: list[str] = field(default_factory=list)  # in which the property held
+    what: str = ""  # what is tried, before the name of a state in `not_tried`: "padding "
+    held_in: list[str] = field(default_factory=list)  # the states in which the property held
     not_tried: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     crashed: dict[State, str] = field(default_factory=dict)  # by state, what the model raised
 
     def through(self, states: Sequence[State]) -> list[State]:
-        """The states of a model with weights, and for one of half precision also that; without
-        weights there is evaluation mode alone."""
+        """These states, and for a model of half precision also the first one in its own dtype; of
+        a model without weights, evaluation mode alone, for nothing of it can be changed."""
         if not self.tried.weights:
             return [EVALUATION]
-        if not self.tried.half or self.tried.best is None:
+        if not self.tried.has_half_weights or self.tried.best_dtype is None:
             return [*states]
-        return [*states, replace(states[0], own_dtype=True)]
+        return [*states, replace(states[0], in_own_dtype=True)]
 
     @contextmanager
     def visit(self, state: State) -> Iterator[Subject]:
-        """The subject in a state, which is noted as tried if nothing is raised inside."""
-        with self.noting(state), self.tried.put(state) as there:
-            yield replace(there, held=bool(self.states))
+        """The subject in a state, in which the property is tried inside, see `noting`."""
+        with self.noting(state), self.tried.in_state(state) as there:
+            yield replace(there, held_before=bool(self.held_in))
 
     @contextmanager
     def noting(self, state: State) -> Iterator[None]:
-        """The same for code that puts the subject into the state itself."""
+        """Inside, the property is tried in a state. If nothing is raised, it held there. If it
+        held before and the model raises an error, or it cannot be tried, that is noted and goes no
+        further; any other error does, as does CheckFailed."""
         try:
             yield
         except REFUSALS as error:
-            if isinstance(error, CheckFailed) or not self.states:
+            if isinstance(error, CheckFailed) or not self.held_in:
                 raise
             why = f": {error}"
             if not isinstance(error, CannotCheck):
@@ -53,9 +55,18 @@ class Visits:
                 why = f", in which it raises {self.crashed[state]}"
             self.not_tried.append(f"{self.what}{state}{why}")
         else:
-            self.states.append(str(state))
+            self.held_in.append(str(state))
 
     def passed(self, said: str, crashed: str = "") -> Passed:
-        """What was tried, of a property that holds."""
-        remarks = tuple(self.remarks)
-        return Passed(said, remarks, tuple(self.states), tuple(self.not_tried), crashed)
+        """The result of a property that held in the states that were visited, for the report.
+
+        `said` is what holds. `crashed` is told instead if the model raised an error in a state
+        that it must support, such as training mode.
+        """
+        return Passed(
+            said,
+            remarks=tuple(self.remarks),
+            states=tuple(self.held_in),
+            not_tried=tuple(self.not_tried),
+            crashed=crashed,
+        )

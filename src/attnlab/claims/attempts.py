@@ -53,14 +53,18 @@ class Attempt:
 
 
 def attempts_of(claim: Claim, rows: Mapping[Run, Row]) -> list[Attempt]:
-    """All published tests of a claim that git knows, the oldest first; the last may be today's."""
-    later = {attempt.first_seed: attempt for attempt in yaml_attempts(claim, rows)}
+    """All published tests of a claim that git knows, the oldest first; the last may be today's.
+    `rows` are those of the claim, of all its tests."""
+    by_seed = {attempt.first_seed: attempt for attempt in yaml_attempts(claim, rows)}
     attempts = []
     for legacy in legacy_attempts(claim.folder):
-        same = later.pop(legacy.first_seed, legacy)
-        is_withdrawn = same.verdict == WITHDRAWN
-        attempts.append(replace(legacy, verdict=WITHDRAWN) if is_withdrawn else legacy)
-    return [*attempts, *later.values()]
+        # A test of which both formats tell has one first seed. Its numbers are those that were
+        # published then; that it was withdrawn since, claim.yaml alone can say.
+        in_yaml = by_seed.pop(legacy.first_seed, None)
+        if in_yaml is not None and in_yaml.verdict == WITHDRAWN:
+            legacy = replace(legacy, verdict=WITHDRAWN)
+        attempts.append(legacy)
+    return [*attempts, *by_seed.values()]
 
 
 class Commit(NamedTuple):
@@ -78,11 +82,12 @@ def commits_of(file: Path) -> list[Commit]:
 
 @cache
 def legacy_attempts(folder: Path) -> list[Attempt]:
-    """The tests before claim.yaml: verdict.json had their version, verdicts and numbers."""
+    """The tests that were published before there was claim.yaml, the oldest first: each version of
+    verdict.json had the verdicts and numbers of one."""
     by_version: dict[int, Attempt] = {}
     for commit, date in commits_of(folder / "verdict.json"):
         text = git(folder, "show", f"{commit}:./verdict.json")
-        if text is None:
+        if text is None:  # this commit removed it
             continue
         content = json.loads(text)
         predictions = {}
@@ -93,7 +98,7 @@ def legacy_attempts(folder: Path) -> list[Attempt]:
         verdict = LEGACY_VERDICTS.get(content["verdict"], content["verdict"])
         version = content["version"]
         attempt = Attempt(date, commit, min(seeds, default=None), verdict, predictions)
-        if version in by_version:  # published again, as after a correction of the page
+        if version in by_version:  # corrected later: it counts as published when it first was
             first = by_version[version]
             attempt = replace(attempt, date=first.date, commit=first.commit)
         by_version[version] = attempt
@@ -101,41 +106,44 @@ def legacy_attempts(folder: Path) -> list[Attempt]:
 
 
 def legacy_prediction(entry: Mapping[str, Any]) -> EarlierPrediction:
-    """A prediction of verdict.json, which states its threshold in words, before the unit."""
-    stated = re.search(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", entry["predicted"])
-    bounds = frozenset([float(stated[0])] if stated else [])
-    agree, n = entry.get("yes"), entry.get("n")  # none where other statistics judged
+    """A prediction from an entry of verdict.json, which states its threshold in a sentence: the
+    first number there."""
+    threshold = re.search(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", entry["predicted"])
+    bounds = frozenset([float(threshold[0])] if threshold else [])
+    agree, n = entry.get("yes"), entry.get("n")  # None where seeds were not counted
     return EarlierPrediction(entry["says"], entry["verdict"], agree, n, bounds)
 
 
 def yaml_attempts(claim: Claim, rows: Mapping[Run, Row]) -> Iterator[Attempt]:
-    """The tests since claim.yaml: a new first seed is a new attempt. Rows are only added, so those
-    of earlier attempts are still there."""
-    declared: dict[int, dict[str, Any]] = {}  # by first seed: all that was declared with it
-    first: dict[int, Commit] = {}
+    """The tests since there is claim.yaml, the oldest first: each first seed that it ever had is
+    one attempt, which began at the first commit with it. They are judged by the rows of today,
+    which still have those of earlier attempts, as rows are only added."""
+    declared: dict[int, dict[str, Any]] = {}  # first seed -> all that was ever declared with it
+    began: dict[int, Commit] = {}
     for commit, date in commits_of(claim.file):
         content = content_at(claim.file, commit)
-        if content is None:
+        if content is None:  # this commit removed the file
             continue
         seed = content["first_seed"]
+        # Arms and predictions that a later commit dropped are kept: they were tested, too.
         before = declared.get(seed, {"arms": {}, "predictions": {}})
         merged = {key: before[key] | content[key] for key in ("arms", "predictions")}
         declared[seed] = content | merged
-        first.setdefault(seed, Commit(commit, date))
+        began.setdefault(seed, Commit(commit, date))
     for seed, content in declared.items():
         try:
             then = Claim(**content, file=claim.file)
         except ValidationError:
             continue  # what cannot be read was not tested
         judged = judge_claim(then, rows)
-        predictions = {finding.name: earlier(finding) for finding in judged.findings}
-        commit, date = first[seed]
+        predictions = {finding.name: earlier_prediction(finding) for finding in judged.findings}
+        commit, date = began[seed]
         verdict = WITHDRAWN if then.withdrawn else judged.verdict
         yield Attempt(date, commit, seed, verdict, predictions)
 
 
-def earlier(finding: Finding) -> EarlierPrediction:
-    """A finding as one of an attempt."""
+def earlier_prediction(finding: Finding) -> EarlierPrediction:
+    """What an attempt keeps of a finding: words, verdict, seeds that agree, and thresholds."""
     prediction = finding.prediction
     tally = finding.tally
     bounds = frozenset(filter(math.isfinite, (prediction.above, prediction.below)))
@@ -143,26 +151,28 @@ def earlier(finding: Finding) -> EarlierPrediction:
 
 
 def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
-    """The section of a page: earlier tests, predictions that were dropped, and other thresholds;
-    empty if there is nothing to say."""
+    """The section of a page on earlier attempts: the tests with other seeds; and, of all attempts,
+    predictions that were dropped since, and thresholds that are others today. Empty if there is
+    nothing to say."""
     claim = judged.claim
-    today = {finding.name: earlier(finding) for finding in judged.findings}
-    old = [attempt for attempt in attempts if attempt.first_seed != claim.first_seed]
+    today = {finding.name: earlier_prediction(finding) for finding in judged.findings}
+    earlier = [attempt for attempt in attempts if attempt.first_seed != claim.first_seed]
     paragraphs = []
-    if old:
-        lines = [[x.date, x.commit[:8], first_seed_in_words(x), x.verdict] for x in old]
+    if earlier:
+        lines = [[x.date, x.commit[:8], first_seed_in_words(x), x.verdict] for x in earlier]
         table = markdown_table(["published", "commit", "seeds from", "verdict"], lines)
         paragraphs.append(
             "The claim was tested before, with other seeds. A false verdict can occur in each "
             f"test, and a threshold may follow what an earlier one showed.\n\n{table}"
         )
-    dropped: dict[str, str] = {}
+    dropped: dict[str, str] = {}  # name -> line; of several attempts, the last one counts
     moved: dict[str, str] = {}
     for attempt in attempts:
         for name, then in attempt.predictions.items():
+            # One that has got several lengths since is not dropped: today's names have the steps.
             if name not in today and name not in claim.predictions:
                 dropped[name] = f"- `{name}`: {then.says} {result_of(then, attempt)}"
-            elif name in today and is_other_threshold(then.bounds, today[name].bounds):
+            elif name in today and has_other_threshold(then.bounds, today[name].bounds):
                 at = " to ".join(f"{x:g}" for x in sorted(then.bounds))
                 moved[name] = f"- `{name}`, {at}: {then.says} {result_of(then, attempt)}"
     if dropped:
@@ -183,8 +193,9 @@ def changed_words(judged: JudgedClaim) -> str:
 
 
 def wordings_at_test(judged: JudgedClaim) -> list[str]:
-    """What the claim and its predictions said when their test was run, where they say something
-    else today; lines of a list."""
+    """What the claim and its predictions said at the commits at which their tests were run, where
+    they say something else today, as lines of a list. Rows whose commit git does not know say
+    nothing."""
     claim = judged.claim
     lines: dict[str, None] = {}  # each once, in order
     for finding, row in judged.test_rows():
@@ -208,7 +219,8 @@ def wordings_at_test(judged: JudgedClaim) -> list[str]:
 
 
 def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:
-    """How a prediction of an attempt came out."""
+    """How a prediction of an attempt came out, in parentheses, with the seeds that agreed and the
+    first seed where they are known."""
     counted = f", {prediction.agree} of {prediction.n}" if prediction.n else ""
     if attempt.first_seed is None:
         return f"({prediction.verdict}{counted})"
@@ -216,13 +228,13 @@ def result_of(prediction: EarlierPrediction, attempt: Attempt) -> str:
 
 
 def first_seed_in_words(attempt: Attempt) -> str:
-    """The first seed of an attempt; nothing if it had no declared seeds."""
+    """The first seed of an attempt as text; empty if no seeds were declared."""
     return "" if attempt.first_seed is None else str(attempt.first_seed)
 
 
-def is_other_threshold(then: frozenset[float], now: frozenset[float]) -> bool:
-    """Whether a threshold is not one of today's. A probability p is the same threshold as -log(p),
-    the evidence that proves it."""
+def has_other_threshold(then: frozenset[float], now: frozenset[float]) -> bool:
+    """Whether one of the thresholds of then is not among those of now, but for rounding. A
+    probability p is the same threshold as -log(p), as it may be stated either way."""
     for x in then:
         same = {x, -math.log(x)} if 0 < x < 1 else {x}
         if not any(math.isclose(a, b, rel_tol=1e-4) for a, b in product(same, now)):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from attnlab.claims.declared import Declared
 from attnlab.claims.judge import DECIDE, RoleOfPrediction
-from attnlab.claims.trials import FIRST_PILOT, Arm, is_measurement, without_rate
+from attnlab.claims.trials import FIRST_PILOT, Arm, ChoosesRate, is_measurement, without_rate
 from attnlab.errors import BadInput
 from attnlab.installation import lab_path
 
@@ -62,6 +62,7 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
     # A ladder: the value of a seed is the slope of the difference over log10(parameters).
     sizes: Mapping[str, Size] = Field(default_factory=dict)
     rates: tuple[float, ...] = ()  # ascending, a factor of sqrt(10) apart at most
+    rate_by: ChoosesRate = "val_loss"  # a pilot's value: the lowest loss, the highest accuracy
     # pilots that choose among them
     rate_seeds: int = Field(default=RATE_SEEDS, ge=1, le=len(PILOTS))
     lengths: tuple[int, ...] = ()  # numbers of steps, such as n and 4 n; it must hold at each
@@ -73,7 +74,8 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
 
     @property
     def steps(self) -> Sequence[int | None]:
-        """Its lengths; [None] if it is judged once, after as many steps as the base says."""
+        """The numbers of steps at which it is judged; [None] if it is judged once, after as many
+        steps as the claim's base says."""
         return self.lengths or [None]
 
     @property
@@ -83,13 +85,15 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
 
     @property
     def is_difference(self) -> bool:
-        """Whether it judges one arm minus another."""
+        """Whether its value is a difference between arms, and not the level of one arm, or the
+        lowest or highest of several."""
         if self.weights or self.contrast == "interaction":
             return True
         return not self.contrast and len(self.arms) > 1
 
     @model_validator(mode="after")
     def _check(self) -> "Prediction":
+        """Refuse settings that do not go together, with ValueError."""
         if math.isinf(self.above) and math.isinf(self.below):
             raise ValueError("a prediction needs above or below, or both")
         if self.weights and (self.contrast or len(self.weights) != len(self.arms)):
@@ -101,25 +105,27 @@ class Prediction(BaseModel, extra="forbid", frozen=True):
         if len({size.parameters for size in self.sizes.values()}) == 1:
             raise ValueError("a slope needs two sizes")
         for rates in (self.rates, *(size.rates for size in self.sizes.values())):
-            ratios = [b / a for a, b in pairwise(rates)]
+            ratios = [b / a for a, b in pairwise(rates)]  # none if there is one rate: no choice
             if rates and not (ratios and all(1 < x <= LARGEST_RATIO for x in ratios)):
                 raise ValueError(f"{rates} must be rates that ascend by at most sqrt(10) each")
         return self
 
     def differences(self, scores: Sequence[float]) -> list[float]:
-        """The first arm minus the second at each size of a ladder, from the metric of both arms
-        at the first size, then at the second one, and so on."""
+        """The first arm minus the second at each size of a ladder. `scores` has the metric of both
+        arms at the first size, then at the second one, and so on."""
         return [a - b for a, b in zip(scores[::2], scores[1::2], strict=True)]
 
     def value(self, scores: Sequence[float]) -> float:
-        """The value of a seed, from the metric of its arms: by default, the difference of the
-        first two, or the level of one."""
+        """What is judged of a seed, from the metric of each arm: the slope of a ladder, a weighted
+        sum, or a contrast; by default, the difference of the first two arms, or the level of
+        one."""
         if self.sizes:
-            x = [math.log10(size.parameters) for size in self.sizes.values()]
-            return linear_regression(x, self.differences(scores)).slope
+            log_parameters = [math.log10(size.parameters) for size in self.sizes.values()]
+            return linear_regression(log_parameters, self.differences(scores)).slope
         if self.weights:
             return sum(w * x for w, x in zip(self.weights, scores, strict=False))
-        return CONTRASTS[self.contrast or ("difference" if len(scores) > 1 else "level")](scores)
+        default = "difference" if len(scores) > 1 else "level"
+        return CONTRASTS[self.contrast or default](scores)
 
 
 class Claim(Declared, frozen=True):
@@ -140,6 +146,8 @@ class Claim(Declared, frozen=True):
 
     @model_validator(mode="after")
     def _check(self) -> "Claim":
+        """Refuse predictions of unknown arms, and test seeds that are those of pilots, with
+        ValueError."""
         for name, prediction in self.predictions.items():
             if unknown := set(prediction.arms) - set(self.arms):
                 raise ValueError(f"{name} names no arm: {', '.join(sorted(unknown))}")
@@ -156,53 +164,60 @@ class Claim(Declared, frozen=True):
         return range(first, first + (prediction.seeds or self.most_seeds))
 
     def pilots_of(self, prediction: Prediction) -> range:
-        """The seeds that show its effect before the declaration: one, for what is not judged."""
+        """The seeds by which a prediction is tried out before it is declared. One is enough where
+        the prediction has its own number of seeds, so that it does not decide."""
         return PILOTS[:1] if prediction.seeds else PILOTS
 
     def arms_of(self, prediction: Prediction, steps: int | None) -> dict[str, Arm]:
-        """The arms of a prediction by name, at one of its lengths; None: as the base says."""
-        steps_set: tuple[str, ...] = ()
+        """The arms of a prediction by name, trained for so many steps; None: as the base says."""
+        words_of_steps: tuple[str, ...] = ()
         if steps:
-            steps_set = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
+            words_of_steps = (f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}")
         arms = {}
-        for name, (own, rates) in sided(prediction, self.arms).items():
+        for name, (own, rates) in overrides_and_rates(prediction, self.arms).items():
             # A measurement only calls a function of its seed: nothing is trained.
-            words = own if is_measurement(own) else (*self.base, *own, *steps_set)
-            arms[name] = Arm(words, rates, PILOTS[: prediction.rate_seeds])
+            words = own if is_measurement(own) else (*self.base, *own, *words_of_steps)
+            pilots = PILOTS[: prediction.rate_seeds]
+            arms[name] = Arm(words, rates, pilots, chosen_by=prediction.rate_by)
         return arms
 
 
-def sided(
+def overrides_and_rates(
     prediction: Prediction, arms: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[tuple[str, ...], tuple[float, ...]]]:
-    """The overrides and rates of the arms of a prediction; of a ladder, of both at each size."""
+    """The overrides and the learning rates of the arms of a prediction, by name. A ladder has both
+    arms once for each size, as "name, size". `arms` has the overrides of the claim's arms."""
     if not prediction.sizes:
         return {name: (arms[name], prediction.rates) for name in prediction.arms}
     found = {}
-    for at, size in prediction.sizes.items():
+    for size_name, size in prediction.sizes.items():
         for name in prediction.arms:
             words = (*arms[name], *size.overrides)
-            found[f"{name}, {at}"] = (words, size.rates or prediction.rates)
+            found[f"{name}, {size_name}"] = (words, size.rates or prediction.rates)
     return found
 
 
 def declaration_of(content: Any, name: str) -> Any:
-    """What a claim.yaml declares of a prediction: all but its words; None if it does not."""
+    """What the content of a claim.yaml declares of a prediction, to be compared with what it
+    declared when the runs were made: all but what may change after them. None if it has no such
+    prediction."""
     entry = content["predictions"].get(name)
     if entry is None:
         return None
-    first = entry.get("first_seed", content["first_seed"])
+    # The first seed is the prediction's or the claim's: where it is written may change.
+    first_seed = entry.get("first_seed", content["first_seed"])
     declared = {key: x for key, x in entry.items() if key not in (*MAY_CHANGE, "first_seed")}
     declared["arms"] = [content["arms"][arm] for arm in entry["arms"]]  # an arm may be renamed
     declared["base"] = content["base"]
-    declared["first and most seeds"] = (first, content.get("most_seeds", 10))
+    declared["first and most seeds"] = (first_seed, content.get("most_seeds", 10))
     return declared
 
 
 def find_claims(names: Sequence[str]) -> list[Claim]:
-    """The claims of names or directories, in ./experiments before those of the lab. Without names,
-    all of ./experiments in order or, if it has none, all of the lab. Their modules can be
-    imported. BadInput if there is none."""
+    """The claims with these names, or in these directories. A name is looked for in ./experiments
+    and then in the lab. Without names: all claims of ./experiments in order or, if it has none,
+    all of the lab. Modules beside them can be imported from then on. BadInput if a name has no
+    claim."""
     own = claim_files(Path("experiments"))
     known = claim_files(lab_path("experiments")) | own
     files = []
@@ -223,12 +238,13 @@ def find_claims(names: Sequence[str]) -> list[Claim]:
 
 
 def claim_files(experiments: Path) -> dict[str, Path]:
-    """The claims of a directory by name."""
+    """The claim.yaml of each claim in a directory, by the name of the claim."""
     return {file.parent.name: file for file in experiments.glob("*/claim.yaml")}
 
 
 def make_importable(claims: Sequence[Claim]) -> None:
-    """Let `experiments.NAME.module` be imported from where the claims are."""
+    """Let `experiments.NAME.module` be imported: add the directories above `experiments` to
+    sys.path."""
     for claim in claims:
         parent = str(claim.folder.parents[1])
         if parent not in sys.path:
@@ -236,12 +252,13 @@ def make_importable(claims: Sequence[Claim]) -> None:
 
 
 def functions_by_arm(claim: Claim) -> dict[tuple[str, ...], list[str]]:
-    """The functions that read a run, by its overrides without the learning rate."""
-    reads: dict[tuple[str, ...], list[str]] = {}
+    """The names of the functions that read finished runs of each arm, by the arm's overrides
+    without the learning rate: those of all predictions, as several may use one arm."""
+    functions: dict[tuple[str, ...], list[str]] = {}
     for prediction in claim.predictions.values():
         for steps in prediction.steps:
             for arm in claim.arms_of(prediction, steps).values():
-                of_arm = reads.setdefault(without_rate(arm.overrides), [])
+                of_arm = functions.setdefault(without_rate(arm.overrides), [])
                 if prediction.read and prediction.read not in of_arm:
                     of_arm.append(prediction.read)
-    return reads
+    return functions

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
-from attnlab.claims.claim import Claim, Prediction, sided
+from attnlab.claims.claim import Claim, Prediction, overrides_and_rates
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
-from attnlab.claims.judge import chance_of_error, power
+from attnlab.claims.judge import power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
@@ -29,6 +29,7 @@ from attnlab.claims.trials import Row, Run, instruction_set_of
 from attnlab.claims.work import arm_settings, composed, import_beside
 from attnlab.errors import BadInput
 from attnlab.plotting.drawing import BLACK, BLUE, GREEN, as_svg, styled
+from attnlab.runs.seed_statistics import chance_of_wrong_verdict
 from attnlab.runs.share import INTERVAL, share_of
 from attnlab.settings.roles import flat, last_of
 
@@ -85,7 +86,7 @@ def claim_report(
         prediction_table(judged),
         others_in_words(judged),
     ]
-    if why := judged.exploratory() or warning:
+    if why := judged.why_exploratory() or warning:
         paragraphs.append(why)
     if fresh:
         paragraphs.append(distance_from_committed(judged))
@@ -115,7 +116,7 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     for claim in claims:
         refuse_lost_rows(claim.folder)
         judged = judge_files(claim, committed)
-        if why := judged.exploratory():
+        if why := judged.why_exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
         published.append(judged)
         if drawn_findings(judged):
@@ -201,7 +202,7 @@ def doubt_in_words(judged: JudgedClaim, key: str) -> str:
     doubts: dict[str, None] = {}  # in order, each once
     for finding in judged.findings:
         if finding.key == key:
-            why = judged.doubt(finding) if finding.values else not_trained(finding)
+            why = judged.why_open(finding) if finding.values else not_trained(finding)
             doubts |= {why: None} if why else {}
     return f" ({'; '.join(doubts)})" if doubts else ""
 
@@ -376,8 +377,10 @@ def prediction_table(judged: JudgedClaim) -> str:
             says += f" After {finding.steps:,} steps."
         if prediction.at_risk:
             says = RISK[judged.was_at_risk(finding)] + says
-        if finding.at_edge:
-            says += f" {' and '.join(finding.at_edge)}: the best rate is at the end of the grid."
+        if finding.arms_at_edge:
+            says += (
+                f" {' and '.join(finding.arms_at_edge)}: the best rate is at the end of the grid."
+            )
         agree = f"{tally.agree} of {tally.n}" if finding.values else ""
         measured = median_in_words(finding, signed=True)
         if is_share(prediction) and finding.values:
@@ -396,7 +399,7 @@ def verdict_cell(judged: JudgedClaim, finding: Finding) -> str:
     """The verdict on a prediction, and that it is open all the same where there is a doubt."""
     if not finding.values:
         return not_trained(finding)
-    return f"{finding.verdict}; open" if judged.doubt(finding) else finding.verdict
+    return f"{finding.verdict}; open" if judged.why_open(finding) else finding.verdict
 
 
 def second_set_in_words(finding: Finding, repeated: Finding) -> str:
@@ -483,7 +486,7 @@ def arm_table(judged: JudgedClaim) -> str:
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
-        sides = sided(finding.prediction, judged.claim.arms)
+        sides = overrides_and_rates(finding.prediction, judged.claim.arms)
         words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
             rows_of[name, finding.steps] = rows_of.get((name, finding.steps)) or rows
@@ -619,7 +622,7 @@ def errors_in_words(published: Sequence[JudgedClaim]) -> str:
             is_decided = prediction.is_needed and evidence.verdict != "open"
             if is_decided and not prediction.always:
                 decided += 1
-                right *= 1 - chance_of_error(len(judged.claim.seeds_of(prediction)))
+                right *= 1 - chance_of_wrong_verdict(len(judged.claim.seeds_of(prediction)))
     return (
         f"{decided} predictions decide, or are controls. If each seed of each were as likely to "
         f"agree as not, at least one of them would be decided by chance with a probability of "

@@ -31,48 +31,48 @@ from attnlab.claims.work import arm_settings
 from attnlab.settings.roles import last_of
 
 RowsByFile = Mapping[Path, Mapping[Run, Row]]
-# Settings of the data that say what is measured beside the loss.
-NOT_TRAINED_ON = ("data.eval_lengths",)
+# Settings of the data that change no training: the lengths at which a trained model is evaluated.
+ONLY_EVALUATED = ("data.eval_lengths",)
 
 
 def committed_rows(experiments: Path) -> RowsByFile:
-    """All rows beside the claims by their file, also those of the ranking and of floors."""
+    """All committed rows in the directories of a directory of claims, by their file: those of
+    claims, of their repetitions, of the ranking and of the floors of tasks."""
     return {file: Rows(file) for file in sorted(experiments.glob("*/rows*.jsonl"))}
 
 
 @dataclass(frozen=True)
 class OtherReading:
-    """What a row says after the steps of an arm that it trained alike, at one of its rates."""
+    """What a row says of an arm of a claim after the steps of that arm, if it trained the same."""
 
     row: Row
-    rate: str
-    steps: int
-    is_last: bool  # the run had as many steps; otherwise its curve is read
+    rate: str  # the override of its learning rate; empty if it has none
+    steps: int  # of the arm
+    ends_there: bool  # the run had as many steps; if not, it had more, and its curve is read
 
     def score(self, metric: str) -> float | None:
-        """The metric; None if the row does not have it."""
+        """The metric after the steps of the arm, infinite for a run that diverged; None if the row
+        does not have it. A curve has losses by step, and the accuracy `every` so many steps."""
         values = self.row["values"]
-        if self.row["status"] == "diverged" or (self.is_last and metric in values):
+        if self.row["status"] == "diverged" or (self.ends_there and metric in values):
             return metric_of(self.row, metric, worst=math.inf)
-        if self.is_last:
+        if self.ends_there:
             return None
         curve = values["curve"]
         if metric == "val_loss" and str(self.steps) in curve["losses"]:
             return float(curve["losses"][str(self.steps)])
-        at = self.steps // curve["every"]
-        if metric == "val_accuracy" and at <= len(curve["accuracy"]):
-            return float(curve["accuracy"][at - 1])
+        number = self.steps // curve["every"]  # the first accuracy is that after `every` steps
+        if metric == "val_accuracy" and number <= len(curve["accuracy"]):
+            return float(curve["accuracy"][number - 1])
         return None
 
 
 def readings_of(
     arm: Arm, own: Sequence[Row], rows: Mapping[Run, Row], experiments: Path
 ) -> list[OtherReading]:
-    """The rows that trained the same as an arm, with any seed and learning rate. `own` are rows of
-    the arm.
-
-    Equal models and data have equal sizes, so only rows with these are composed, which takes a
-    while.
+    """What `rows` say of an arm: those that trained the same model on the same data, with any seed
+    and learning rate, for as many steps or for more. Nothing for an arm that trains no model, or
+    of which its claim has no rows: `own` are those.
     """
     if is_measurement(arm.overrides) or not own or sizes_of(own[0]) is None:
         return []
@@ -80,45 +80,50 @@ def readings_of(
     steps = mine["trainer.max_steps"]
     found = []
     for run, row in rows.items():
+        # Composing settings is slow. Where sizes differ, models or data do: no need to compose.
         if sizes_of(row) != sizes_of(own[0]):
             continue
         theirs = arm_settings(without_rate(run.overrides), experiments)
-        is_last = theirs["trainer.max_steps"] == steps
-        is_passed = theirs["trainer.max_steps"] > steps and has_constant_rate(run, row)
-        if (is_last or is_passed) and what_is_trained(theirs) == what_is_trained(mine):
+        ends_there = theirs["trainer.max_steps"] == steps
+        passes_there = theirs["trainer.max_steps"] > steps and has_curve_at_one_rate(run, row)
+        if not (ends_there or passes_there):
+            continue
+        if training_settings(theirs) == training_settings(mine):
             rate = last_of(run.overrides).get("optim.lr", "")
-            found.append(OtherReading(row, rate, steps, is_last))
+            found.append(OtherReading(row, rate, steps, ends_there))
     return found
 
 
 def sizes_of(row: Row) -> tuple[float, float] | None:
-    """The parameters of the model of a row, and the tokens of a step; None of a measurement."""
+    """The number of parameters of the model of a row, and of tokens in a training step; None for a
+    row that has no model."""
     values = row["values"]
     if "parameters" not in values:
         return None
     return values["parameters"], values["tokens"] / values["steps"]
 
 
-def has_constant_rate(run: Run, row: Row) -> bool:
-    """Whether a run has a curve, and a rate that does not decay: after n steps, it says what a run
-    of n steps would."""
+def has_curve_at_one_rate(run: Run, row: Row) -> bool:
+    """Whether a row has a curve of a run whose learning rate does not decay. Such a run says after
+    n steps what a run of n steps would; where the rate decays, a longer run decays later."""
     typed = last_of(run.overrides)
-    rates = [typed.get(key, "").partition("=")[2] for key in ("optim.lr", "optim.min_lr")]
-    return "curve" in row["values"] and rates[0] == rates[1]
+    first, last = (typed.get(key, "").partition("=")[2] for key in ("optim.lr", "optim.min_lr"))
+    return "curve" in row["values"] and first == last
 
 
-def what_is_trained(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of model, data and attention."""
+def training_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of model, attention and data that decide what is trained: without those of
+    optimizer and trainer, which arms are compared across, and of what is only evaluated."""
     found = {}
     for key, value in settings.items():
-        if key.partition(".")[0] in ("model", "data", "attn") and key not in NOT_TRAINED_ON:
+        if key.partition(".")[0] in ("model", "data", "attn") and key not in ONLY_EVALUATED:
             found[key] = value
     return found
 
 
 def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, float]:
-    """The metric by seed, without pilots, at the rate that most seeds have; of several, at the one
-    with the lowest mean."""
+    """The metric by seed, without pilots, at the learning rate that most seeds have; if several
+    rates have as many, at the one with the lowest mean. Empty if no row has the metric."""
     by_rate: dict[str, dict[int, float]] = defaultdict(dict)
     for reading in readings:
         score = reading.score(metric)
@@ -129,11 +134,12 @@ def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[in
     return min(by_rate.values(), key=lambda of_rate: (-len(of_rate), fmean(of_rate.values())))
 
 
-def judged_by_others(
+def findings_by_others(
     claim: Claim, finding: Finding, committed: RowsByFile
 ) -> Iterator[tuple[str, Finding]]:
-    """A finding as other claims, or the ranking, would have it, by the rows of each of their files
-    that has at least ten seeds of all its arms."""
+    """The finding as it would be by the rows of others: the name of a claim, or of the ranking,
+    and the finding that its rows give, for each file of others that has ten seeds or more of all
+    the finding's arms."""
     prediction = finding.prediction
     for file, rows in committed.items():
         if file.parent == claim.folder:
@@ -148,5 +154,5 @@ def judged_by_others(
         by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
         tally = judge(values, prediction.above, prediction.below, prediction.always, len(values))
-        there = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
-        yield file.parent.name, there
+        theirs = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
+        yield file.parent.name, theirs

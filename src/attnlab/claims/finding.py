@@ -14,7 +14,7 @@ from attnlab.claims.trials import (
     is_pilot,
     metric_of,
     read_test,
-    rows_with,
+    rows_until_missing,
     without_rate,
 )
 from attnlab.runs.seed_statistics import LOOKS
@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The prediction's name, and its length if it has several."""
+        """The prediction's key, with the number of steps if it is judged at several."""
         return self.key if self.steps is None else f"{self.key}_{self.steps}"
 
     @property
@@ -53,19 +53,21 @@ class Finding:
 
     @property
     def due(self) -> Sequence[int]:
-        """The seeds of the test up to the stage that is due: ten, and then twice as many."""
+        """The seeds that the test needs now: the first ten or, while it is open and further seeds
+        could decide, twice as many as were judged."""
         if self.tally.may_change and self.tally.n >= FEWEST_JUDGED:
             return self.seeds[: 2 * self.tally.n]
         return self.seeds[:FEWEST_JUDGED]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its arms have the seeds that are due."""
+        """Whether it has a value for each seed that is due."""
         return len(self.values) >= len(self.due)
 
     @property
     def missing(self) -> list[Run]:
-        """The runs that come next: those that choose learning rates, or the seeds that are due."""
+        """The runs that come next: of each arm, those that choose its learning rate or, once it is
+        chosen, the seeds that are due."""
         due = self.due
         missing: dict[Run, None] = {}  # in order, each once: arms may share runs
         for of_arm in self.tested.values():
@@ -75,8 +77,8 @@ class Finding:
         return list(missing)
 
     @property
-    def at_edge(self) -> list[str]:
-        """The arms whose best rate is the first or the last that was tried."""
+    def arms_at_edge(self) -> list[str]:
+        """The arms whose best rate is the lowest or the highest that was tried."""
         return [arm for arm, of_arm in self.tested.items() if of_arm.choice.at_edge]
 
     @property
@@ -91,34 +93,34 @@ class Finding:
         return max(steps, default=0)
 
     @property
-    def without_room(self) -> int:
-        """The seeds in which a help that is denied could not have been seen, if there are so many
-        that the verdict was certain whatever the first arm did; 0 otherwise.
+    def seeds_without_room(self) -> int:
+        """The number of seeds whose baseline alone, whatever the first arm did, decided that the
+        sentence is false there; 0 if they are too few to have decided the verdict.
 
-        A share lies between 0 and 1, so that minus a baseline b lies between -b and 1 - b. A
-        refuted prediction has no room where that is outside its bounds, and one that is confirmed
-        against the sentence where it is within.
+        A share lies between 0 and 1, so the first arm minus a baseline b lies between -b and
+        1 - b. A refuted prediction had no room where all of that is outside its bounds, and one
+        that is confirmed against the sentence where all of it is within.
         """
         prediction = self.prediction
         is_against = prediction.role == "against"
         if self.verdict != ("confirmed" if is_against else "refuted"):
             return 0
-        if (
-            prediction.unit not in SHARE_UNITS
-            or not prediction.is_difference
-            or len(self.arms) != 2
-        ):
+        is_of_shares = prediction.unit in SHARE_UNITS
+        if not is_of_shares or not prediction.is_difference or len(self.arms) != 2:
             return 0
         n = self.tally.n
-        without = 0
-        for b in [*self.scores.values()][1][:n]:
-            least = -b
-            most = 1 - b
+        _, baseline = self.scores.values()
+        without_room = 0
+        for b in baseline[:n]:
+            lowest = -b
+            highest = 1 - b
             if is_against:
-                without += prediction.above <= least and most <= prediction.below
+                is_certain = prediction.above <= lowest and highest <= prediction.below
             else:
-                without += most <= prediction.above or prediction.below <= least
-        return without if without > n - LOOKS.get(n, n) else 0
+                is_certain = highest <= prediction.above or prediction.below <= lowest
+            without_room += is_certain
+        exceptions = n - LOOKS.get(n, n)  # so many seeds may disagree with the verdict
+        return without_room if without_room > exceptions else 0
 
 
 def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row]]:
@@ -132,16 +134,17 @@ def rows_of_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, Row
 def judge_prediction(
     claim: Claim, rows: Mapping[Run, Row], name: str, steps: int | None, seeds: Sequence[int]
 ) -> Finding:
-    """Judge a prediction, by its name, at one length by the seeds that all its arms have."""
+    """Judge a prediction of a claim at one number of steps (None: as the claim's base says), by
+    the given seeds up to the first that an arm lacks."""
     prediction = claim.predictions[name]
     metric = prediction.metric
     # The metric of a run that diverged: no loss is worse than that.
     worst = math.inf if metric == "val_loss" else prediction.worst
     arms = claim.arms_of(prediction, steps)
     tested = {arm: read_test(of, rows, seeds) for arm, of in arms.items()}
-    rows_of = {arm: rows_with(metric, of_arm.rows) for arm, of_arm in tested.items()}
-    complete = min(map(len, rows_of.values()))
-    rows_of = {arm: of_arm[:complete] for arm, of_arm in rows_of.items()}
+    rows_of = {arm: rows_until_missing(metric, of_arm.rows) for arm, of_arm in tested.items()}
+    shared_seeds = min(map(len, rows_of.values()))
+    rows_of = {arm: of_arm[:shared_seeds] for arm, of_arm in rows_of.items()}
     scores = {
         arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
     }
@@ -156,7 +159,7 @@ def judge_prediction(
 
 
 def rows_of_arm(arm: Arm, rows: Mapping[Run, Row]) -> list[Row]:
-    """The rows of an arm, of pilots and tests, with any seed and learning rate."""
+    """All rows of an arm, of pilots and tests: its overrides with any seed and learning rate."""
     words = without_rate(arm.overrides)
     found = []
     for run, row in rows.items():

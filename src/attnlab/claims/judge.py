@@ -29,11 +29,13 @@ RoleOfPrediction = Literal["for", "against", "control", "secondary", "shown"]
 DECIDE = ("for", "against")
 
 
-def answer_with(value: float, low: float, high: float, always: bool = False) -> Answer:
-    """Whether a value agrees, as it lies between two bounds, or on which side it misses. `always`:
-    the bounds are in the range, and NaN is a miss, so that each seed answers."""
+def answer_of_seed(value: float, low: float, high: float, always: bool = False) -> Answer:
+    """Whether a seed agrees, as its value lies between two bounds, or on which side it misses; on
+    a bound, and for NaN, neither. With `always`, a value on a bound agrees and NaN misses, so that
+    each seed says one or the other."""
     answer = answer_of(value, low, high)
     if always and answer == "neither":
+        # Where a single miss refutes, its side makes no difference.
         return "above" if math.isnan(value) else "yes"
     return answer
 
@@ -53,55 +55,55 @@ class Tally:
 
 
 def judge(
-    values: Sequence[float], low: float, high: float, always: bool = False, most: int = 10
+    values: Sequence[float], low: float, high: float, always: bool = False, most_seeds: int = 10
 ) -> Tally:
-    """Judge a prediction by one value a seed, in order: it agrees between two bounds. `most` seeds
-    may be used. `always`: a single miss refutes, and ten seeds without a miss confirm."""
-    answers = [answer_with(value, low, high, always) for value in values]
+    """Judge a prediction by the values of its seeds, in order; a seed agrees if its value lies
+    between two bounds. The test has `most_seeds` at most; with fewer than ten, it stays open.
+    `always`: a single miss refutes, and ten seeds without a miss confirm."""
+    answers = [answer_of_seed(value, low, high, always) for value in values]
     if always:
-        counted = CountedSeeds(verdict_of_all(answers), len(answers), may_change=False)
-    elif most >= FEWEST_JUDGED:
-        counted = verdict_of(answers, last_look(most))
+        counted = CountedSeeds(verdict_if_all_must_agree(answers), len(answers), may_change=False)
+    elif most_seeds >= FEWEST_JUDGED:
+        counted = verdict_of(answers, last_look(most_seeds))
     else:
         counted = CountedSeeds("open", 0, may_change=False)
-    n = counted.seeds or len(answers)  # with fewer than ten seeds: all
+    n = counted.seeds or len(answers)  # 0 where there are fewer than ten: then all are counted
     numbers = [value for value in values[:n] if not math.isnan(value)]
+    middle = median_interval(numbers) if numbers else UNDEFINED
     return Tally(
-        counted.verdict,
-        answers[:n].count("yes"),
-        most_against(answers[:n]),
-        n,
-        counted.may_change,
-        *(median_interval(numbers) if numbers else UNDEFINED),
+        verdict=counted.verdict,
+        agree=answers[:n].count("yes"),
+        missed=most_against(answers[:n]),
+        n=n,
+        may_change=counted.may_change,
+        median=middle.median,
+        low=middle.low,
+        high=middle.high,
     )
 
 
-def verdict_of_all(answers: Sequence[Answer]) -> Verdict:
-    """The verdict if a single miss refutes, and ten seeds without a miss confirm."""
+def verdict_if_all_must_agree(answers: Sequence[Answer]) -> Verdict:
+    """The verdict where a single miss refutes: confirmed by ten seeds without one, else open."""
     if any(answer != "yes" for answer in answers):
         return "refuted"
     return "confirmed" if len(answers) >= FEWEST_JUDGED else "open"
 
 
-def last_look(most: int) -> int:
-    """The largest number of seeds, up to `most`, at which the rule decides."""
-    return max(seeds for seeds in LOOKS if seeds <= most)
+def last_look(most_seeds: int) -> int:
+    """Of the numbers of seeds at which the rule decides (10, 20 and 40), the largest that a test
+    of at most `most_seeds` comes to."""
+    return max(seeds for seeds in LOOKS if seeds <= most_seeds)
 
 
-def power(most: int, share: float) -> float:
-    """How often the rule confirms a prediction that is true for a share of all seeds, with at most
-    10, 20 or 40 of them."""
+def power(most_seeds: int, share: float) -> float:
+    """The probability that the rule confirms a prediction, in a test of at most 10, 20 or 40
+    seeds, if that share of all seeds agrees with it."""
     chances: dict[Answer, float] = {"yes": share, "below": 1 - share}
-    return verdict_chances([], chances)[last_look(most)]["confirmed"]
-
-
-def chance_of_error(most: int) -> float:
-    """How often the rule decides, either way, where a seed is as likely to agree as not."""
-    return 2 * power(most, 0.5)
+    return verdict_chances([], chances)[last_look(most_seeds)]["confirmed"]
 
 
 def common_verdict(verdicts: Collection[str]) -> str:
-    """The verdict if all say the same, as on two lengths or two instruction sets; or else open."""
+    """The verdict that all have, as at two lengths or on two processors; open if they differ."""
     first, *others = verdicts
     return first if all(verdict == first for verdict in others) else "open"
 
@@ -114,22 +116,26 @@ class Evidence(NamedTuple):
 
     @property
     def is_for(self) -> bool:
-        """Whether it says that the sentence is true."""
+        """Whether it says that the sentence is true: as it says so itself and is confirmed, or as
+        it says the opposite and is refuted."""
         return (self.role, self.verdict) in (("for", "confirmed"), ("against", "refuted"))
 
     @property
     def is_against(self) -> bool:
-        """Whether it says that the sentence is false."""
+        """Whether it says that the sentence is false: as it says so itself and is confirmed, or as
+        it says the opposite and is refuted."""
         return (self.role, self.verdict) in (("for", "refuted"), ("against", "confirmed"))
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it should say either, and does not."""
+        """Whether it is there to say that the sentence is true or false, and says neither."""
         return self.role in DECIDE and not (self.is_for or self.is_against)
 
 
 def verdict_on_sentence(evidence: Collection[Evidence]) -> str:
-    """The verdict on a sentence from what its predictions say."""
+    """The verdict on a sentence from what its predictions say: it holds, holds in part (true for
+    some, false for others), does not hold, or is undecided. A control that is not confirmed leaves
+    it undecided. A prediction that is open keeps it from "holds", not from "does not hold"."""
     if any(each.role == "control" and each.verdict != "confirmed" for each in evidence):
         return "undecided"
     is_true_somewhere = any(each.is_for for each in evidence)

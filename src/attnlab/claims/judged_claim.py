@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from attnlab.claims.claim import Claim, declaration_of, functions_by_arm
-from attnlab.claims.declared import commit_of, head_of, knows, undeclared
-from attnlab.claims.elsewhere import RowsByFile, committed_rows, judged_by_others, readings_of
+from attnlab.claims.declared import commit_of, has_commit, head_of, why_undeclared
+from attnlab.claims.elsewhere import RowsByFile, committed_rows, findings_by_others, readings_of
 from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
 from attnlab.claims.judge import Evidence, common_verdict, verdict_on_sentence
-from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, another_set, kept_rows
-from attnlab.claims.trials import Row, Run, each_once, is_pilot, with_tests
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, kept_rows, other_instruction_set
+from attnlab.claims.trials import Row, Run, each_once, is_pilot, pilots_and_tests
 from attnlab.claims.work import Work
 
 
@@ -36,30 +36,32 @@ class JudgedClaim:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the sentence; undecided if that of its predictions was withdrawn, or
-        would be another one with what rows of others decide."""
+        """The verdict on the sentence: that of its predictions, or undecided if that was withdrawn
+        or is contradicted by the rows of others."""
         is_doubtful = self.claim.withdrawn or self.contradicted_by()
         return "undecided" if is_doubtful else self.verdict_of_predictions
 
     def contradicted_by(self) -> list[str]:
-        """Who has rows that decide a prediction so that the verdict would be another one."""
+        """The names of other claims, or of the ranking, whose rows decide a prediction in such a
+        way that the verdict of all predictions would be another one if theirs counted as well."""
         own = self.evidence().values()
-        against: dict[str, None] = {}  # in order, each once
+        names: dict[str, None] = {}  # in order, each once
         for finding in self.needed():
             for name, there in self.elsewhere.get(finding.name, {}).items():
                 theirs = Evidence(finding.prediction.role, there.verdict)
                 with_theirs = verdict_on_sentence([*own, theirs])
                 if there.is_decided and with_theirs != self.verdict_of_predictions:
-                    against[name] = None
-        return list(against)
+                    names[name] = None
+        return list(names)
 
-    def doubt(self, finding: Finding) -> str:
-        """Why a prediction that is needed is open although its rows decide it; or nothing."""
+    def why_open(self, finding: Finding) -> str:
+        """Why a prediction counts as open although its own seeds decide it, in words; empty if it
+        does not, or if the verdict on the sentence does not need it."""
         if not finding.prediction.is_needed or not finding.is_decided:
             return ""
-        if without := finding.without_room:
-            seeds = f"{without} of {finding.tally.n} seeds"
-            baseline = [*finding.arms][1]
+        if without_room := finding.seeds_without_room:
+            seeds = f"{without_room} of {finding.tally.n} seeds"
+            _, baseline = finding.arms
             return f"no room: in {seeds}, “{baseline}” is so good that no help could be seen"
         for name, there in self.elsewhere.get(finding.name, {}).items():
             if there.is_decided and there.verdict != finding.verdict:
@@ -68,15 +70,17 @@ class JudgedClaim:
 
     @property
     def verdict_of_predictions(self) -> str:
-        """The verdict that follows from the predictions alone."""
+        """The verdict on the sentence that follows from its predictions alone, whether or not it
+        was withdrawn or is contradicted by the rows of others."""
         return verdict_on_sentence(self.evidence().values())
 
     def evidence(self) -> dict[str, Evidence]:
-        """What each prediction says of the sentence, by its key. It is open if its lengths, or its
-        two instruction sets, do not all say the same, and where there is a doubt."""
+        """What each prediction says of the sentence, by its key. It is open unless all its lengths
+        and, where it was repeated, both instruction sets give one verdict; and where `why_open`
+        has a reason."""
         verdicts: dict[str, list[str]] = defaultdict(list)
         for finding in self.findings:
-            verdicts[finding.key].append("open" if self.doubt(finding) else finding.verdict)
+            verdicts[finding.key].append("open" if self.why_open(finding) else finding.verdict)
             if finding.name in self.again:
                 verdicts[finding.key].append(self.again[finding.name].verdict)
         evidence = {}
@@ -89,20 +93,22 @@ class JudgedClaim:
         return [finding for finding in self.findings if finding.prediction.is_needed]
 
     def test_rows(self) -> Iterator[tuple[Finding, Row]]:
-        """Every row of the test; one that several predictions read, once for each."""
+        """Every row of the test with its finding; a row that several findings read comes once for
+        each."""
         yield from rows_of_findings(self.findings)
 
-    def exploratory(self) -> str:
-        """Why its rows are not a declared test, in a sentence; empty if they are."""
+    def why_exploratory(self) -> str:
+        """Why its rows, and those of its repetition, are not a declared test, or a prediction that
+        is said to be at risk was not, in a sentence; empty if all is as declared."""
         rows = [*self.test_rows(), *rows_of_findings(self.again.values())]
-        made = set()
+        tested = set()
         for finding, row in rows:
             if finding.verdict != "shown":  # what is not judged needs no declaration
-                made.add((row["commit"], (finding.key,)))
-        if why := undeclared(self.claim.file, made, declaration_of):
+                tested.add((row["commit"], (finding.key,)))
+        if why := why_undeclared(self.claim.file, tested, declaration_of):
             return why
         for finding in self.findings:
-            # None where git does not show it: then the mark cannot be checked.
+            # Not where it is None: git does not show it, so the claim may be right.
             if finding.prediction.at_risk and self.was_at_risk(finding) is False:
                 return (
                     f"Exploratory: {finding.key} is not at risk; all its arms had runs before it."
@@ -113,21 +119,22 @@ class JudgedClaim:
         """Whether an arm of a prediction had no row before the prediction was declared, so that
         its value was unknown; None if git does not show when it was declared."""
         file = self.claim.file
-        of = (finding.key,)
-        if undeclared(file, [(head_of(file.parent), of)], declaration_of):
-            return None
+        keys = (finding.key,)
+        if why_undeclared(file, [(head_of(file.parent), keys)], declaration_of):
+            return None  # today's declaration is not committed, or git knows nothing
         for of_arm in finding.known:
-            made = {(row["commit"], of) for row in of_arm}
-            if not undeclared(file, made, declaration_of):  # each row, if any, came after it
+            tested = {(row["commit"], keys) for row in of_arm}
+            # Each row of the arm, if there is any, was made when this was declared already.
+            if not why_undeclared(file, tested, declaration_of):
                 return True
         commits = {row["commit"] for of_arm in finding.known for row in of_arm}
         # A commit with a + does not tell what the file declared when the run was made.
-        return False if all(knows(file.parent, commit) for commit in commits) else None
+        return False if all(has_commit(file.parent, commit) for commit in commits) else None
 
 
 def judge_files(claim: Claim, committed: RowsByFile | None = None) -> JudgedClaim:
-    """Judge a claim by its committed rows, by those of another instruction set, and by what the
-    rows of others say of the same arms."""
+    """Judge a claim by its committed rows, by those of its repetition, and by what the rows of
+    others say of the same arms. `committed`: all committed rows, if they were read already."""
     committed = committed_rows(claim.folder.parent) if committed is None else committed
     rows = committed.get(claim.folder / COMMITTED, {})
     again = committed.get(claim.folder / COMMITTED_AGAIN, {})
@@ -142,12 +149,15 @@ def judge_claim(
     again: Mapping[Run, Row] | None = None,
     committed: RowsByFile | None = None,
 ) -> JudgedClaim:
-    """Judge a claim by the rows of its test, or by those of pilots. `again`: rows of another
-    instruction set; `committed`: those of all claims and of the ranking, which may have trained
-    the same."""
+    """Judge a claim by the rows of its test or, with `pilots`, by those of its pilots.
+
+    `again`: rows of its repetition with another instruction set, which counts for predictions of
+    which all seeds that are due were repeated. `committed`: the rows of all claims and of the
+    ranking, which may have trained the same arms.
+    """
     findings = findings_of(claim, rows, pilots=pilots)
     if committed:
-        findings = [with_known(claim, finding, committed) for finding in findings]
+        findings = [with_known_rows(claim, finding, committed) for finding in findings]
     repeated = {}
     if again:
         for finding in findings_again(claim, rows, again):
@@ -155,13 +165,14 @@ def judge_claim(
                 repeated[finding.name] = finding
     elsewhere = {}
     for finding in findings:
-        if there := dict(judged_by_others(claim, finding, committed or {})):
+        if there := dict(findings_by_others(claim, finding, committed or {})):
             elsewhere[finding.name] = there
     return JudgedClaim(claim, findings, repeated, elsewhere)
 
 
 def findings_of(claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False) -> list[Finding]:
-    """Each prediction at each of its lengths, by the seeds that test it, or by those of pilots."""
+    """Each prediction at each of its lengths, judged by the seeds that test it or, with `pilots`,
+    by its seeds before the declaration."""
     findings = []
     for name, prediction in claim.predictions.items():
         seeds = claim.pilots_of(prediction) if pilots else claim.seeds_of(prediction)
@@ -170,8 +181,9 @@ def findings_of(claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False) 
     return findings
 
 
-def with_known(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding:
-    """A finding with the rows of its arms in all files, if its prediction is at risk."""
+def with_known_rows(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding:
+    """The finding with the rows that trained one of its arms, in all committed files, as `known`;
+    unchanged if its prediction is not said to be at risk, for which alone they are needed."""
     if not finding.prediction.at_risk:
         return finding
     known = []
@@ -187,30 +199,35 @@ def with_known(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding
 def findings_again(
     claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]
 ) -> list[Finding]:
-    """The findings of the predictions that decide, by the tests of another instruction set in
+    """The findings on which the verdict depends, by the tests of another instruction set in
     `again`, at the rates that the pilots in `rows` choose."""
-    findings = findings_of(claim, with_tests(rows, again))
+    findings = findings_of(claim, pilots_and_tests(rows, again))
     return [finding for finding in findings if finding.prediction.is_needed]
 
 
 def missing_runs(
     claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False, long: bool = True
 ) -> list[Run]:
-    """The runs that can be made now; after them there may be more.
+    """The runs that can be made now, of the test or, with `pilots`, before it; after them there
+    may be more. Without `long`, none of predictions that are marked `long`.
 
-    Pilots try the rates, then run a few seeds at the best one. The declared test starts with ten
-    seeds, and goes on to the next stage while that can decide.
+    Both first try the learning rates and then run seeds at the best one: pilots a few, the
+    declared test ten, and then the seeds of the next stage while that can decide.
     """
     wanted = []
     for finding in findings_of(claim, rows, pilots=pilots):
         prediction = finding.prediction
-        if (long or not prediction.long) and not (pilots and prediction.role == "shown"):
+        if prediction.long and not long:
+            continue
+        # What is only shown, and not judged, needs no pilots.
+        if not (pilots and prediction.role == "shown"):
             wanted.append(finding)
     return each_once(finding.missing for finding in wanted)
 
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
-    """The runs of what decides that were not repeated with another instruction set."""
+    """The test runs on which the verdict depends and that are not yet repeated with another
+    instruction set, as far as they are due."""
     missing = each_once(finding.missing for finding in findings_again(claim, rows, again))
     return [run for run in missing if not is_pilot(run.seed)]  # a lost pilot is not repeated
 
@@ -224,19 +241,22 @@ def open_claim(
     fresh: bool = False,
     again: bool = False,
 ) -> Work:
-    """What `attnlab reproduce` does for a claim: its test or, with `pilots`, the pilots; `long`
-    also runs what the claim marks so. With `fresh`, committed rows choose the learning rates, and
-    the test is run again; with `again`, what decides is repeated with another instruction set."""
+    """What `attnlab reproduce` has to do for a claim, in a directory of its own in `outputs`: the
+    missing runs of its test or, with `pilots`, those before it; with `long`, also those of
+    predictions that are marked `long`. With `fresh`, the whole test is run once more, at the
+    learning rates that the committed pilots choose, and kept apart. With `again`, what decides is
+    repeated with another instruction set."""
     outputs = outputs.resolve() / claim.folder.name
     kept = kept_rows(claim.folder, outputs)
     rows = kept.rows
     if fresh:
         rows = Rows(outputs / "fresh.jsonl")
         # The pilots of the committed rows, which are not written again.
-        rows |= with_tests(Rows(claim.folder / COMMITTED), {})
-    missing = partial(missing_runs, claim, rows, pilots=pilots, long=long)
+        rows |= pilots_and_tests(Rows(claim.folder / COMMITTED), {})
     if again:
         missing = partial(missing_again, claim, rows, kept.again)
+    else:
+        missing = partial(missing_runs, claim, rows, pilots=pilots, long=long)
     return Work(
         folder=claim.folder,
         outputs=outputs / "again" if again else outputs,
@@ -245,29 +265,34 @@ def open_claim(
         missing=missing,
         reads=functions_by_arm(claim),
         again=None if fresh else kept.again,
-        smaller_set=set_to_repeat(claim, rows, kept.again) if again else "",
+        smaller_set=instruction_set_of_repetition(claim, rows, kept.again) if again else "",
     )
 
 
-def seeds_seen(claim: Claim, outputs: Path) -> str:
-    """A warning if exploratory runs used seeds of the test, or nothing: a threshold that follows
-    them is not tested by the same seeds."""
-    own = Rows(outputs.resolve() / claim.folder.name / "rows.jsonl")
+def warning_of_seen_seeds(claim: Claim, outputs: Path) -> str:
+    """A warning if runs that are not committed used seeds of the test, as a threshold that follows
+    those runs is not tested by the same seeds; empty if they did not."""
+    own = Rows(outputs.resolve() / claim.folder.name / COMMITTED)
     committed = Rows(claim.folder / COMMITTED)
     seen = {run.seed for run in own.keys() - committed.keys() if not is_pilot(run.seed)}
     tested: set[int] = set()
     for prediction in claim.predictions.values():
         tested |= set(claim.seeds_of(prediction))
     seen &= tested
-    if not seen or commit_of(claim.folder)[-1:] in ("", "+"):
-        return ""  # those are exploratory anyway
+    commit = commit_of(claim.folder)
+    is_exploratory_anyway = commit == "" or commit.endswith("+")
+    if not seen or is_exploratory_anyway:
+        return ""
     return (
         f"Exploratory: seeds {min(seen)} to {max(seen)} were run before ({own.file}); choose "
         "another first_seed, so that no threshold can follow the runs that test it."
     )
 
 
-def set_to_repeat(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> str:
-    """The instruction set of `--again` for a claim."""
+def instruction_set_of_repetition(
+    claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]
+) -> str:
+    """The instruction set with which `--again` repeats the test of a claim: another one than that
+    of its rows on which the verdict depends."""
     needed = rows_of_findings(judge_claim(claim, rows).needed())
-    return another_set([row for _, row in needed], again)
+    return other_instruction_set([row for _, row in needed], again)

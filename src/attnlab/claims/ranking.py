@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from attnlab.claims.declared import Declared, undeclared
+from attnlab.claims.declared import Declared, why_undeclared
 from attnlab.claims.judge import common_verdict, judge
 from attnlab.claims.trials import (
     Arm,
@@ -22,9 +22,9 @@ from attnlab.claims.trials import (
     Run,
     Tested,
     each_once,
+    pilots_and_tests,
     processor_of,
     read_test,
-    with_tests,
 )
 from attnlab.claims.work import composed
 from attnlab.errors import BadInput
@@ -272,7 +272,7 @@ def ranking_table(
     """Every cell of some variants. `again`: rows of another instruction set; a verdict that
     changes with it is open."""
     both = at_n_and_4n(rows)
-    repeated = at_n_and_4n(with_tests(rows, again)) if again else {}
+    repeated = at_n_and_4n(pilots_and_tests(rows, again)) if again else {}
     table = {}
     for key in starmap(CellKey, product(names, protocol.tasks, (1, LONG))):
         cell = judge_cell(protocol, both, key)
@@ -420,13 +420,13 @@ def declaration_of_cell(content: Any, name: str, task: str) -> Any:
     return declared
 
 
-def exploratory_cells(protocol: Protocol, table: Table) -> str:
+def why_exploratory_cells(protocol: Protocol, table: Table) -> str:
     """Why rows of the table are not those of the declared protocol, in a sentence; or nothing."""
     made = set()
     for key, cell in table.items():
         rows = cell.rows + (cell.again.rows if cell.again else [])
         made |= {(row["commit"], (key.variant, key.task)) for row in rows}
-    return undeclared(protocol.file, made, declaration_of_cell)
+    return why_undeclared(protocol.file, made, declaration_of_cell)
 
 
 def find_ranking() -> Protocol:

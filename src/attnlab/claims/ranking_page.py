@@ -13,8 +13,8 @@ from attnlab.claims.ranking import (
     CellKey,
     Protocol,
     Table,
-    exploratory_cells,
     ranking_table,
+    why_exploratory_cells,
 )
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, refuse_lost_rows
 from attnlab.claims.trials import Row, Run
@@ -58,7 +58,7 @@ def publish_ranking(protocol: Protocol) -> Path:
     rows = Rows(protocol.folder / COMMITTED)
     again = Rows(protocol.folder / COMMITTED_AGAIN)
     table = ranking_table(protocol, rows, protocol.arms, again)
-    if why := exploratory_cells(protocol, table):
+    if why := why_exploratory_cells(protocol, table):
         raise BadInput(f"the ranking cannot be published. {why}")
     page = protocol.folder / "README.md"
     fill_page(page, ranking_block(protocol, table))

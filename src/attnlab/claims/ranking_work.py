@@ -21,8 +21,8 @@ from attnlab.claims.ranking import (
     with_steps,
 )
 from attnlab.claims.ranking_plan import runs_ahead
-from attnlab.claims.rows import Rows, another_set, kept_rows
-from attnlab.claims.trials import Row, Run, is_pilot, with_tests
+from attnlab.claims.rows import Rows, kept_rows, other_instruction_set
+from attnlab.claims.trials import Row, Run, is_pilot, pilots_and_tests
 from attnlab.claims.work import Work
 from attnlab.errors import BadInput
 
@@ -98,7 +98,7 @@ def repetition(
         work,
         outputs=work.outputs / "again",
         missing=partial(missing_again_of_cells, protocol, work.rows, again, cells),
-        smaller_set=another_set(test_rows, again),
+        smaller_set=other_instruction_set(test_rows, again),
         ahead=None,
     )
 
@@ -133,7 +133,7 @@ def missing_again_of_cells(
     both_sides = []
     for key in cells:
         both_sides += [key, key._replace(variant=protocol.partner(key.variant))]
-    missing = missing_of_cells(protocol, with_tests(rows, again), both_sides)
+    missing = missing_of_cells(protocol, pilots_and_tests(rows, again), both_sides)
     runs = []
     for run in missing:
         longer = with_steps(run, LONG * task_steps(run))

@@ -124,7 +124,7 @@ def rate_lacks(finding: Finding) -> str:
         return ""
     if not finding.prediction.rates:
         return "at one rate"
-    return "at a rate at the end of its grid" if finding.at_edge else ""
+    return "at a rate at the end of its grid" if finding.arms_at_edge else ""
 
 
 def reach_line(judged: JudgedClaim) -> str:
@@ -176,7 +176,9 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
     fewest = min(finding.prediction.rate_seeds for finding in trained)
     if any(chosen) and fewest < RATE_SEEDS:  # then the best rate is less sure
         rates += f", chosen by {amounts({fewest}, 'pilot')}"
-    if any(finding.at_edge for finding in trained):
+    if any(finding.prediction.rate_by == "val_accuracy" for finding in trained):
+        rates += ", that of the most right answers"
+    if any(finding.arms_at_edge for finding in trained):
         rates += " (some at the end of their grid)"
     return [amounts({finding.trained_steps for finding in trained}, "step"), rates]
 
@@ -221,7 +223,7 @@ def why_limited(judged: JudgedClaim) -> str:
         return "withdrawn"
     if judged.verdict != judged.verdict_of_predictions:
         return f"rows of {' and '.join(judged.contradicted_by())} say otherwise"
-    doubts = {judged.doubt(finding) for finding in judged.findings} - {""}
+    doubts = {judged.why_open(finding) for finding in judged.findings} - {""}
     exempt = {judged.claim.exempt, *(p.exempt for p in judged.claim.predictions.values())} - {""}
     limits = limits_of(judged)
     lacks = []

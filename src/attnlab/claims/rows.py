@@ -27,16 +27,17 @@ class Rows(dict[Run, Row]):
     def __init__(self, *files: Path) -> None:
         super().__init__()
         self.file = files[-1]
-        for file in reversed(files):  # those of the first count
+        for file in reversed(files):  # if two files have a row of a run, that of the first counts
             self.update(read_rows(file))
 
     def add(self, row: Row) -> Run:
-        """Keep a row, also on the disk."""
+        """Append a row to the last file, and keep it as it will be read from there, with null for
+        NaN. The run to which it belongs."""
         text = self.file.read_bytes() if self.file.exists() else b""
-        if text and not text.endswith(b"\n"):
+        if text and not text.endswith(b"\n"):  # a half line: its process was killed
             self.file.write_bytes(text[: text.rfind(b"\n") + 1])
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        row = decode(json.dumps(row))  # as it will be read
+        row = decode(json.dumps(row))
         with self.file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row) + "\n")
         run = Run(tuple(row["overrides"]), row["seed"])
@@ -45,7 +46,8 @@ class Rows(dict[Run, Row]):
 
 
 def read_rows(file: Path) -> dict[Run, Row]:
-    """The rows of a file, without a half line at its end."""
+    """The rows of a file by their run, without a half line at its end; none if there is no file.
+    BadInput if a line is no row, or a run has two."""
     found: dict[Run, Row] = {}
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     for number, line in enumerate(lines, 1):
@@ -64,10 +66,15 @@ def read_rows(file: Path) -> dict[Run, Row]:
 
 
 def open_rows(committed: Path, own: Path, *, apart: bool = False) -> tuple[Rows, str]:
-    """Some rows, and the commit of new ones. They are appended to the committed file, or to `own`
-    if they are kept apart, or are not those of a clean commit."""
+    """The rows of a file, and the commit that new ones will name.
+
+    New rows are appended to the committed file; or to `own`, of which there may be rows already,
+    if they are to be kept apart, or cannot be published as they are not made by a clean commit of
+    a clone.
+    """
     commit = commit_of(committed.parent)
-    if apart or not commit or commit.endswith("+") or is_installed():
+    has_clean_commit = commit != "" and not commit.endswith("+")
+    if apart or not has_clean_commit or is_installed():
         return Rows(committed, own), commit
     return Rows(committed), commit
 
@@ -81,14 +88,15 @@ class KeptRows(NamedTuple):
 
 
 def kept_rows(folder: Path, outputs: Path, *, apart: bool = False) -> KeptRows:
-    """The rows of a claim or the ranking in `folder`; what is not committed is in `outputs`."""
+    """The rows of a claim or the ranking in `folder`, and those of its repetition. New ones that
+    are not for the committed files, as `open_rows` says, are in files of `outputs`."""
     rows, commit = open_rows(folder / COMMITTED, outputs / COMMITTED, apart=apart)
     again, _ = open_rows(folder / COMMITTED_AGAIN, outputs / COMMITTED_AGAIN, apart=apart)
     return KeptRows(rows, again, commit)
 
 
 def refuse_lost_rows(folder: Path) -> None:
-    """BadInput if the rows of a claim or the ranking are not those that were committed."""
+    """BadInput if a row of a claim or the ranking that was once committed is there no longer."""
     for rows in (folder / COMMITTED, folder / COMMITTED_AGAIN):
         if lost := lost_rows(rows):
             raise BadInput(
@@ -97,13 +105,14 @@ def refuse_lost_rows(folder: Path) -> None:
             )
 
 
-def another_set(rows: Iterable[Row], again: Mapping[Run, Row]) -> str:
-    """The instruction set with which rows are repeated: that of rows which were repeated already,
-    or else one that no row has. Rows that do not name theirs may have any but SSE4.2."""
+def other_instruction_set(rows: Iterable[Row], again: Mapping[Run, Row]) -> str:
+    """The instruction set with which rows are repeated: that of the repetition if some rows were
+    repeated already, or else one that none of the rows has."""
     begun = {row["instruction_set"] for row in again.values()}
     if begun:
         return min(begun)
     used = {row.get("instruction_set") for row in rows}
+    # Rows that do not name theirs (None) may have any but SSE4.2.
     return "AVX2" if used == {"AVX512"} else "SSE4.2"
 
 

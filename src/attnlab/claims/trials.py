@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import chain, product, takewhile
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
 # Rows that are older than the record of instruction sets. Those of the Xeon are of AVX-512: three
 # that were trained again with it (more_heads, both arms of `wide`; recall_state, `large_state`;
 # seed 300) have the same losses to the last bit.
 UNRECORDED = {"Intel(R) Xeon(R) Processor": "AVX512"}
+ChoosesRate = Literal["val_loss", "val_accuracy"]  # the lowest, or the highest
 EXTENSIONS = 2  # how often the rates are extended while the best one is the first or the last
 
 
@@ -74,20 +75,27 @@ class Arm:
     selection: Sequence[int] = range(FIRST_PILOT, FIRST_PILOT + 3)  # seeds that choose the rate
     floor: float = 0.1  # the rate decays to this share of itself; 1: it is constant
     last: tuple[str, ...] = ()  # overrides that are written after the rate
+    chosen_by: ChoosesRate = "val_loss"
 
     def run(self, seed: int, rate: float | None = None) -> Run:
-        """The run of a seed, at a rate."""
+        """The run of a seed at a learning rate, which decays to `floor` times itself; None: with
+        the rate that the overrides have."""
         if rate is None:
             return Run((*self.overrides, *self.last), seed)
         words = (f"optim.lr={rate:g}", f"optim.min_lr={rate * self.floor:g}")
         return Run((*self.overrides, *words, *self.last), seed)
 
     def score(self, row: Row) -> float:
-        """What decides a learning rate; smaller is better, and a diverged run is the worst."""
+        """What decides a learning rate, the loss or minus the accuracy: smaller is better, and
+        infinite for a run that diverged."""
+        if self.chosen_by == "val_accuracy":
+            return -metric_of(row, "val_accuracy", worst=-math.inf)
         return metric_of(row, "val_loss", worst=math.inf)
 
     def choose(self, rows: Mapping[Run, Row]) -> Choice:
-        """The best rate, or the runs that are missing for the choice."""
+        """The rate with the lowest mean score, or the runs that are missing to choose it; neither
+        if the arm has no rates. While the best one is the lowest or the highest that was tried,
+        the next one beyond it is tried too, `EXTENSIONS` times at most."""
         if not self.rates:
             return Choice()
         tried = sorted(self.rates)
@@ -101,17 +109,19 @@ class Arm:
             at_edge = best in (tried[0], tried[-1])
             if not at_edge or len(tried) == len(self.rates) + EXTENSIONS:
                 return Choice(best, scores=scores, at_edge=at_edge)
-            beside = tried[1] if best == tried[0] else tried[-2]
-            tried.append(float(f"{best**2 / beside:.2g}"))  # one beyond the best, as far away
+            neighbor = tried[1] if best == tried[0] else tried[-2]
+            beyond = best**2 / neighbor  # as many times the best as the best is of its neighbor
+            tried.append(float(f"{beyond:.2g}"))
             tried.sort()
 
     def mean_score(self, rate: float, rows: Mapping[Run, Row]) -> float:
-        """The score of a rate, over the seeds that choose it."""
+        """The mean score of a rate over the seeds that choose it, whose rows are all there."""
         return fmean(self.score(rows[self.run(seed, rate)]) for seed in self.selection)
 
 
 def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested:
-    """What the rows have of the test of an arm with some seeds."""
+    """What the rows have of the test of an arm with some seeds, at its best rate. While that is
+    not chosen, there are no rows of the test, and the missing runs are those that choose it."""
     choice = arm.choose(rows)
     if choice.missing:
         return Tested([], choice.missing, choice)
@@ -120,56 +130,66 @@ def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested
     return Tested(found, [run for run in runs if run not in rows], choice)
 
 
-def each_once(runs: Iterable[Iterable[Run]]) -> list[Run]:
-    """Runs that several tests lack, in order."""
-    return list(dict.fromkeys(chain.from_iterable(runs)))
+def each_once(runs_of_tests: Iterable[Iterable[Run]]) -> list[Run]:
+    """The runs of several tests in order, each once: tests may share runs."""
+    return list(dict.fromkeys(chain.from_iterable(runs_of_tests)))
 
 
-def metric_of(row: Row, key: str, worst: float = math.nan) -> float:
-    """A metric of a row; `worst` for a run that diverged. JSON stores NaN as null."""
+def metric_of(row: Row, metric: str, worst: float = math.nan) -> float:
+    """A metric of a row: NaN where it is missing or stored as null, as JSON stores NaN and
+    infinity; `worst` for a run that diverged."""
     if row["status"] == "diverged":
         return worst
-    stored = row["values"].get(key)
+    stored = row["values"].get(metric)
     value = math.nan if stored is None else float(stored)
+    # Where the worst is infinite, as for a loss, what is no number counts as the worst, too.
     if math.isinf(worst) and not math.isfinite(value):
         return worst
     return value
 
 
 def processor_of(row: Row) -> str:
-    """The model of the processor of a row, without the version of torch."""
+    """The model of the processor of a row, without the version of torch; empty if the row does not
+    name it."""
     return row.get("machine", "").partition(", torch")[0]
 
 
 def instruction_set_of(row: Row) -> str:
-    """The instruction set of a row; for one that is older than the record, that of its processor,
-    where it is known, or an empty string."""
+    """The instruction set of a row. For a row from before it was recorded, that of its processor,
+    or an empty string if that is not known."""
     return row.get("instruction_set") or UNRECORDED.get(processor_of(row), "")
 
 
-def rows_with(key: str, rows: Iterable[Row]) -> list[Row]:
-    """The rows up to the first in which a metric is missing; a run that diverged has none."""
-    return list(takewhile(lambda row: row["status"] == "diverged" or key in row["values"], rows))
+def rows_until_missing(metric: str, rows: Iterable[Row]) -> list[Row]:
+    """The rows before the first that lacks a metric. Rows of runs that diverged stay: they have no
+    metrics, and count as the worst."""
+    return list(
+        takewhile(lambda row: row["status"] == "diverged" or metric in row["values"], rows)
+    )
 
 
 def is_pilot(seed: int) -> bool:
-    """Whether a seed is one of pilots."""
+    """Whether a seed is one of the pilots, which are run before a test and never in one."""
     return seed >= FIRST_PILOT
 
 
-def with_tests(rows: Mapping[Run, Row], tests: Mapping[Run, Row]) -> dict[Run, Row]:
-    """The pilots of some rows, which choose the rates, with the tests of others."""
-    together = {run: row for run, row in rows.items() if is_pilot(run.seed)}
-    together |= {run: row for run, row in tests.items() if not is_pilot(run.seed)}
+def pilots_and_tests(
+    with_pilots: Mapping[Run, Row], with_tests: Mapping[Run, Row]
+) -> dict[Run, Row]:
+    """The pilots among the first rows, which choose the rates, and what is no pilot among the
+    second ones."""
+    together = {run: row for run, row in with_pilots.items() if is_pilot(run.seed)}
+    together |= {run: row for run, row in with_tests.items() if not is_pilot(run.seed)}
     return together
 
 
 def is_measurement(overrides: Sequence[str]) -> bool:
-    """Whether a run only calls a function of its seed: [measure.function]."""
+    """Whether a run trains nothing and only calls a function of its seed: its one override is the
+    name of that function, such as measure.function."""
     return len(overrides) == 1 and "=" not in overrides[0]
 
 
 def without_rate(overrides: Iterable[str]) -> tuple[str, ...]:
-    """Overrides but those that choose the learning rate."""
+    """The overrides without those of the learning rate and of the rate to which it decays."""
     rates = ("optim.lr=", "optim.min_lr=")
     return tuple(word for word in overrides if not word.startswith(rates))

@@ -47,7 +47,7 @@ def reproduce(
     from attnlab.claims.claim import find_claims
     from attnlab.claims.claim_page import claim_report, publish_claims
     from attnlab.claims.elsewhere import committed_rows
-    from attnlab.claims.judged_claim import judge_claim, open_claim, seeds_seen
+    from attnlab.claims.judged_claim import judge_claim, open_claim, warning_of_seen_seeds
     from attnlab.commands.claims_json import claim_content
 
     if again and (pilots or fresh):
@@ -63,7 +63,7 @@ def reproduce(
     complete = True
     for claim in chosen:
         work = open_claim(claim, outputs, pilots=pilots, long=long, fresh=fresh, again=again)
-        warning = "" if again or pilots or fresh else seeds_seen(claim, outputs)
+        warning = "" if again or pilots or fresh else warning_of_seen_seeds(claim, outputs)
         if plan and not json:
             print_plan(work)
         elif json:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from attnlab.claims.claim_page import verdict_in_words
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import JudgedClaim
-from attnlab.claims.ranking import Cell, Protocol, exploratory_cells, ranking_table
+from attnlab.claims.ranking import Cell, Protocol, ranking_table, why_exploratory_cells
 from attnlab.claims.ranking_page import family_of_cells, with_verdict
 from attnlab.claims.reach import limits_of, reach_line
 from attnlab.claims.work import Work
@@ -25,7 +25,7 @@ def claim_content(judged: JudgedClaim, missing: int) -> dict[str, object]:
         "lacks": lacks_content(judged),
         "withdrawn": judged.claim.withdrawn,
         "contradicted_by": judged.contradicted_by(),
-        "exploratory": judged.exploratory(),
+        "exploratory": judged.why_exploratory(),
         "missing": missing,
         "predictions": [finding_content(judged, finding) for finding in judged.findings],
         "again": {name: finding_content(judged, each) for name, each in judged.again.items()},
@@ -50,8 +50,8 @@ def finding_content(judged: JudgedClaim, finding: Finding) -> dict[str, object]:
         "at_risk": at_risk,
         "steps": finding.steps,
         "verdict": finding.verdict,
-        "doubt": judged.doubt(finding),
-        "at_edge": finding.at_edge,
+        "doubt": judged.why_open(finding),
+        "at_edge": finding.arms_at_edge,
         "agree": tally.agree,
         "of": tally.n,
         "median": tally.median,
@@ -80,7 +80,7 @@ def ranking_content(
     return {
         "cells": cells,
         "chance_of_any_wrong_verdict": family.any_wrong,
-        "exploratory": exploratory_cells(protocol, table),
+        "exploratory": why_exploratory_cells(protocol, table),
         "missing": len(work.missing()),
         "ahead": {"runs": ahead.runs, "cpu_minutes": ahead.minutes} if ahead else None,
     }

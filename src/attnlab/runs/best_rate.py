@@ -11,7 +11,7 @@ from attnlab.runs.compare import full_key, settings_in
 from attnlab.runs.frame import ENDED
 from attnlab.runs.groups import Group, groups_of, labels, seeds_in_words
 
-FOLLOWS = {"optim.lr": "optim.min_lr"}  # a setting that may change with another one
+CHANGES_WITH = {"optim.lr": "optim.min_lr"}  # setting -> another that may change with it
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Best:
     may_differ: tuple[str, ...]  # settings that differ from the baseline's by this choice
 
     def sentences(self) -> list[str]:
-        """What was chosen, in words."""
+        """What was chosen and on which seeds it is compared; then, for each variant, the mean loss
+        at each value."""
         same = [*self.chosen_by] == [*self.compared_on]
         said = [
             f"Each setting has its best {self.key}, by the mean loss over "
@@ -58,7 +59,8 @@ class Best:
 
 
 def at_best(frame: pd.DataFrame, name: str) -> Best:
-    """The runs of each setting at its best value of a numeric setting.
+    """The runs of each setting at its best value of a numeric setting, which `name` names in full
+    or by its last part.
 
     The value has the lowest mean loss over the seeds that all settings have at all values. The
     runs are those of other seeds, if all settings have some, since losses by which a value was
@@ -67,7 +69,7 @@ def at_best(frame: pd.DataFrame, name: str) -> Best:
     """
     groups = groups_of(frame[frame["status"].isin(ENDED)])
     key = full_key(name, settings_in(groups))
-    may_differ = (key, FOLLOWS.get(key, key))
+    may_differ = (key, CHANGES_WITH.get(key, key))
     by_value = groups_by_value(groups, key, may_differ, name)
 
     loss_of: dict[tuple[str, float], pd.Series] = {}
@@ -85,7 +87,7 @@ def at_best(frame: pd.DataFrame, name: str) -> Best:
     others = [seed for seed in losses.index[has_all_winners] if seed not in seeds]
 
     winners = [by_value[family][value] for family, value in best.items()]
-    names = labels([group.named_by for group in winners])
+    names = labels([group.naming_run for group in winners])
     grids = []
     for label, (family, value) in zip(names, best.items(), strict=True):
         if len(means[family]) < 2:
@@ -103,8 +105,9 @@ def at_best(frame: pd.DataFrame, name: str) -> Best:
 def groups_by_value(
     groups: Sequence[Group], key: str, may_differ: Sequence[str], name: str
 ) -> dict[str, dict[float, Group]]:
-    """Groups by what they have in common, then by their value of a setting. BadInput for a value
-    that is no number, or that two groups have."""
+    """Groups by all their settings except those that may differ (as JSON), then by their value of
+    the setting `key`. BadInput, in which the setting is called `name`, for a value that is no
+    number, or that two groups of equal settings have."""
     found: dict[str, dict[float, Group]] = {}
     for group in groups:
         value = group.settings.get(key)

@@ -82,22 +82,24 @@ class ComparedRuns:
         return picture[picture.index("<svg") :]  # without XML's head
 
     @property
-    def decision(self) -> int:
-        """What `--exit-code` exits with: 0 if each setting is better than its baseline, 1 if one
-        is not (it is worse, equal within the margin, or leaks), 3 if more seeds must decide, or
-        what is better was trained for more steps."""
-        found = {self._is_progress(c) for c in in_question(self.comparisons)}
+    def exit_code(self) -> int:
+        """What `--exit-code` exits with: 1 if a setting is not better than its baseline; else 3 if
+        that is open for one, or there is none beside the baseline; 0 if all are better."""
+        found = {self._is_better(c) for c in in_question(self.comparisons)}
         if False in found:
             return 1
         return 3 if None in found or not found else 0
 
-    def _is_progress(self, c: Comparison) -> bool | None:
-        """Whether a setting is better than its baseline, by more than the margin; None if open."""
-        if self.within is not None and c.decision(equal_within(self.within)).answer == "equal":
+    def _is_better(self, c: Comparison) -> bool | None:
+        """Whether a setting is better than its baseline: by more than the margin, if there is one.
+        False also for a leak. None if the seeds do not decide it, or it took more steps."""
+        verdict = verdict_in_a_word(c)
+        by_margin = "unequal"  # without a margin, each difference is large enough
+        if self.within is not None:
+            by_margin = c.decision(equal_within(self.within)).answer
+        if verdict in ("worse", "leak") or by_margin == "equal":
             return False
-        if verdict_in_a_word(c) in ("worse", "leak"):
-            return False
-        if verdict_in_a_word(c) == "better" and not c.took_more_steps:
+        if verdict == "better" and by_margin == "unequal" and not c.took_more_steps:
             return True
         return None
 

@@ -27,7 +27,7 @@ def document(command: str, exit_code: int, content: Mapping[str, object]) -> dic
 
 
 def json_text(found: Mapping[str, object]) -> str:
-    """A document as text."""
+    """A document as JSON text. ValueError for NaN or infinity, which `json_value` replaces."""
     return json.dumps(found, indent=2, allow_nan=False)
 
 
@@ -54,14 +54,16 @@ def json_value(value: object) -> object:
 def runs_document(
     frame: pd.DataFrame, refused: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, object]:
-    """The answer of `attnlab runs --json`: each run with its label, all its settings and metrics,
-    and how it ended; and what sweeps refused to run."""
+    """The answer of `attnlab runs --json`: of each run its label, sweep, settings, overrides and
+    those columns that have a value; and what sweeps `refused` to run. A damaged run has neither
+    settings nor overrides."""
     table = run_table(frame)
     runs = []
     for index, row in frame.iterrows():
         run: dict[str, object] = {}
         for name, value in row.items():
             content = json_value(value)
+            # Both are texts in the frame, and follow below as data.
             if name not in ("settings", "overrides") and content is not None:
                 run[name] = content
         if row["status"] != "damaged":
@@ -74,7 +76,8 @@ def runs_document(
 
 
 def is_leak(table: pd.DataFrame, index: Hashable) -> bool:
-    """Whether a run of `run_table` reads the future."""
+    """Whether a run, a row of `run_table`, reads the future: the table has its weight then, and
+    NaN for a run that does not."""
     return "leak" in table and not math.isnan(table["leak"][index])
 
 
@@ -154,7 +157,8 @@ def group_content(group: Group) -> dict[str, object]:
 
 
 def difference_content(c: Comparison, within: float | None, family: Verdicts) -> dict[str, object]:
-    """What pairing by seed and counting seeds found."""
+    """What pairing by seed and counting seeds found: the verdict's seeds, the losses of each pair,
+    the median difference unless a model reads the future, and equality within a margin."""
     found: dict[str, object] = {
         "difference": None,
         "by_seed": [],
@@ -189,8 +193,9 @@ def difference_content(c: Comparison, within: float | None, family: Verdicts) ->
 
 
 def answer_content(c: Comparison, question: Question, family: Verdicts) -> dict[str, object]:
-    """What an answer by counting seeds rests on, and where it is open, how many seeds would
-    decide."""
+    """What the answer to a question rests on: how many seeds, and whether it stands beside the
+    other verdicts. Where it is open, how many seeds would probably decide, or why that is not
+    known."""
     decision = c.decision(question)
     found: dict[str, object] = {
         "decided_by": decision.seeds,

@@ -29,9 +29,11 @@ class Family(Generic[Of]):
 
 
 def family_of_answers(answers: Mapping[Of, tuple[str, int]]) -> Family[Of]:
-    """A family of answers, each in a word, which may be "open", with the seeds that it needed."""
+    """The family of some answers: by question, the answer in a word, "open" if undecided, and the
+    number of seeds after which it was given."""
     wrong = {key: chance_of_wrong_verdict(seeds) for key, (_, seeds) in answers.items()}
     decided = [key for key, (answer, _) in answers.items() if answer != "open"]
+    # At 1.0, what is open does not stand.
     chances = [chance if key in decided else 1.0 for key, chance in wrong.items()]
     stands = dict(zip(wrong, stand_after_holm(chances, LEVEL), strict=True))
     return Family(min(1.0, sum(wrong.values())), stands, decided)
@@ -46,7 +48,8 @@ def questions_of(within: float | None) -> list[Question]:
 
 
 def family_of(comparisons: Sequence[Comparison], within: float | None = None) -> Verdicts:
-    """All verdicts of comparisons that had enough seeds."""
+    """The answers to all questions that had enough seeds, as a family; with a margin `within`,
+    also those on equality."""
     answers = {}
     for c in comparisons:
         for question in questions_of(within):

@@ -19,7 +19,7 @@ RunRow = Mapping[str, Any]  # a row of `read_runs`
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs with equal settings, one for each seed, wherever and however often it was run."""
+    """Runs with equal settings, one for each seed, wherever and however often that was run."""
 
     label: str  # the settings in which it differs from the other groups
     runs: pd.DataFrame  # in the order of the seeds
@@ -38,7 +38,7 @@ class Group:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is one run that cannot be read."""
+        """Whether it is a single run, which cannot be read or has a wrong result."""
         return bool(self.first["status"] == "damaged")
 
     @cached_property
@@ -47,34 +47,37 @@ class Group:
         return settings_of(self.first)
 
     @cached_property
-    def named_by(self) -> RunRow:
-        """The run whose overrides name it: with the fewest about attention, if they differ."""
-        return named_by(self.all_runs)
+    def naming_run(self) -> RunRow:
+        """The run whose overrides name the group: with the fewest about attention, if they
+        differ."""
+        return naming_run_of(self.all_runs)
 
     @cached_property
     def overrides(self) -> dict[str, str]:
-        """Its overrides as typed, by key."""
-        return overrides_of(self.named_by)
+        """The overrides of its naming run as typed, by key: {"attn": "attn=unscaled"}."""
+        return overrides_of(self.naming_run)
 
     @property
     def has_command(self) -> bool:
         """Whether attnlab trained it, so that a command trains further seeds."""
-        return self.named_by["overrides"] is not None
+        return self.naming_run["overrides"] is not None
 
     @property
     def config_dirs(self) -> str:
-        """The directories of the user's own settings, as the shell has them."""
-        return str(self.named_by["config_dirs"])
+        """The directories of the user's own settings, quoted for the shell, with spaces between
+        them."""
+        return str(self.naming_run["config_dirs"])
 
     @property
     def variant(self) -> str:
         """The name of its attention: of a variant of conf/attn, or of a class."""
-        return str(self.named_by["attn"])
+        return str(self.naming_run["attn"])
 
     @property
     def choice(self) -> str:
-        """The choice of the group `attn` from which it was trained."""
-        return str(self.named_by["variant"])
+        """The choice of conf/attn in its command, such as sdpa, even if overrides change its
+        class."""
+        return str(self.naming_run["variant"])
 
     @cached_property
     def variants(self) -> set[str]:
@@ -83,7 +86,8 @@ class Group:
 
     @cached_property
     def unchanged_variants(self) -> set[str]:
-        """The variants of conf/attn that it is, without a change of their settings."""
+        """The names under which one of its runs was trained without a change of attn's settings:
+        {"unscaled"}, also if another run has typed attn=sdpa attn.scale=1."""
         return {run["attn"] for _, run in self.all_runs.iterrows() if not attention_overrides(run)}
 
     @cached_property
@@ -98,8 +102,8 @@ class Group:
 
 
 def groups_of(frame: pd.DataFrame) -> list[Group]:
-    """The groups of a frame. Runs with equal settings are one group, and a damaged run is a group
-    of its own."""
+    """The groups of a frame of runs. Runs with equal settings are one group, and a damaged run is
+    a group of its own. Of several runs of a seed, `split_by_seed` chooses the one that counts."""
     # One seed may have been run in several sweeps. The larger one is more likely to have the
     # baseline as well, trained on the same machine.
     sizes = frame["folder"].map(sweep_of).value_counts()
@@ -107,13 +111,14 @@ def groups_of(frame: pd.DataFrame) -> list[Group]:
     if "settings" in frame:
         key = frame["settings"].where(frame["status"] != "damaged", frame["folder"])
     parts = [split_by_seed(runs, sizes) for _, runs in frame.groupby(key, sort=False)]
-    names = labels([named_by(pd.concat(both)) for both in parts])
+    names = labels([naming_run_of(pd.concat(both)) for both in parts])
     return [Group(name, runs, repeats) for name, (runs, repeats) in zip(names, parts, strict=True)]
 
 
 def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One run for each seed, and the others: first those with a result, then those of the sweep
-    with more runs, then the order of the directories."""
+    """The run that counts for each seed, and the repeats: one with a result counts rather than one
+    without, then one of the sweep with more runs (`sizes`: sweep -> number of runs), then the
+    first one of the frame."""
     if "seed" not in runs:  # damaged
         return runs, runs.iloc[:0]
     ranks = pd.DataFrame(
@@ -127,7 +132,7 @@ def split_by_seed(runs: pd.DataFrame, sizes: pd.Series) -> tuple[pd.DataFrame, p
     return ranked[~is_repeat].sort_values("seed"), ranked[is_repeat].sort_values("seed")
 
 
-def named_by(runs: pd.DataFrame) -> RunRow:
+def naming_run_of(runs: pd.DataFrame) -> RunRow:
     """The run with the fewest overrides about attention: attn=unscaled rather than attn=sdpa
     attn.scale=1, which is the same setting."""
     every = [run for _, run in runs.iterrows()]
@@ -154,7 +159,7 @@ def overrides_of(run: RunRow) -> dict[str, str]:
 
 
 def attention_overrides(run: RunRow) -> list[str]:
-    """The settings of its variant that a run changes."""
+    """The keys of the settings of its variant that a run changes, such as attn.scale."""
     return [key for key in overrides_of(run) if key.startswith("attn.")]
 
 
@@ -182,7 +187,7 @@ def labels(runs: Sequence[RunRow]) -> list[str]:
         typed |= dict.fromkeys(sound_run.overrides)
     differing = []
     for key in typed:
-        if not is_unsaid(key) and len({value_in_label(run, key) for run in sound}) > 1:
+        if not is_left_out(key) and len({value_in_label(run, key) for run in sound}) > 1:
             differing.append(key)
     short = short_names(differing)
     chosen = []
@@ -210,14 +215,16 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     return {key: end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)}
 
 
-def is_unsaid(key: str) -> bool:
-    """Whether an override says where a run goes or what it shows, or is named otherwise."""
-    return is_below(key, "named", "shown") and key != "experiment" and not key.startswith("attn.")
+def is_left_out(key: str) -> bool:
+    """Whether labels leave an override out: of where a run goes, what it shows, its seed, or
+    `attn` itself, with which a label begins anyway; not of a setting below attn, such as
+    attn.scale."""
+    return is_below(key, "named", "shown") and not key.startswith("attn.")
 
 
 def value_in_label(run: _Named, key: str) -> str | None:
-    """A setting of a run in a label; None for what is not set, and for settings of the attention
-    that were not typed, because they belong to the variant."""
+    """The value of a setting of a run as a label has it; None for what is not set, and for
+    settings of the attention that were not typed, because they belong to the variant."""
     typed = run.overrides.get(key)
     if key not in run.settings:
         # The choice of a group, such as preset=micro, is typed but is no setting.

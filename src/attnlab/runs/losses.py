@@ -23,7 +23,9 @@ WHY_SEEDS = (
 def judge_table(
     table: pd.DataFrame, baseline: str | None = None, within: float | None = None
 ) -> ComparedRuns:
-    """Compare what was run with a baseline; `attnlab.api.judge` has the arguments."""
+    """Compare each run of a table with the baseline, by default that of the first row. BadInput if
+    the table has one run alone, or not the baseline. `attnlab.api.judge` describes the
+    arguments."""
     frame = frame_of_losses(table)
     names = [*dict.fromkeys(frame["attn"])]
     if len(names) < 2:
@@ -46,7 +48,9 @@ def read_losses(file: Path) -> pd.DataFrame:
 
 
 def frame_of_losses(table: pd.DataFrame) -> pd.DataFrame:
-    """The frame of runs of a table of losses."""
+    """A table of losses as a frame of runs, as `read_runs` would return it. Of several steps of a
+    run and seed, the last one counts. BadInput for missing columns, wrong cells, or two losses of
+    one run and seed."""
     missing = [name for name in NEEDED if name not in table]
     if missing:
         there = ", ".join(map(str, table.columns))
@@ -74,14 +78,14 @@ def frame_of_losses(table: pd.DataFrame) -> pd.DataFrame:
         f"{name}/seed={seed}" for name, seed in zip(rows["attn"], rows["seed"], strict=True)
     ]
     rows["settings"] = [json.dumps({"run": name}) for name in rows["attn"]]
-    # No command of attnlab trains them.
+    # There are neither overrides nor directories of settings: no command of attnlab trains them.
     val_loss = rows["loss"].where(np.isfinite(rows["loss"]))
     unknown = {"val_loss": val_loss, "reason": "", "overrides": None, "config_dirs": None}
     return rows.assign(variant=rows["attn"], **unknown).reset_index(drop=True)
 
 
 def numbers(table: pd.DataFrame, name: str) -> pd.Series:
-    """A column as numbers; BadInput for a cell that is none."""
+    """A column as numbers, NaN where a cell is "nan"; BadInput for a cell that is no number."""
     column = table[name]
     empty = table[column == ""]
     if len(empty):
@@ -97,7 +101,7 @@ def numbers(table: pd.DataFrame, name: str) -> pd.Series:
 
 
 def whole_numbers(table: pd.DataFrame, name: str) -> pd.Series:
-    """A column as whole numbers; BadInput for a cell that is none."""
+    """A column as whole numbers; BadInput for a cell that is no whole number."""
     found = numbers(table, name)
     wrong = table[found != found.round()]  # NaN is not equal to itself
     if len(wrong):
@@ -114,5 +118,6 @@ def unit_of(table: pd.DataFrame) -> str:
 
 
 def line_of(rows: pd.DataFrame) -> str:
-    """Where the first of some rows stands."""
+    """Where the first of some rows stands, for a message: "line 7" of a file, "row 5" of a
+    frame."""
     return f"{rows.index.name or 'row'} {rows.index[0]}"

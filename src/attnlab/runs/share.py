@@ -82,7 +82,8 @@ def share_between(c: Comparison, none: Comparison) -> Share:
 
 
 def share_sentence(name: str, share: Share, rates: str = "at this learning rate") -> str:
-    """What a setting keeps, in words; or why there is no number."""
+    """What the setting `name` keeps of what attention gives, in a sentence; `rates` says at which
+    learning rates, in words. Where there is no number, the sentence says why."""
     if share.why:
         return f"No share of what attention gives for {name}: {share.why}."
     n = len(share.by_seed)

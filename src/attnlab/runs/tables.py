@@ -78,7 +78,7 @@ def comparison_table(
 
 
 def seeds_that_agree(c: Comparison) -> str | None:
-    """How many seeds are on the side of the median, as in "3 of 3 worse"; None without
+    """How many seeds are on the side of the median difference, as in "3 of 3 worse"; None without
     pairs, or where a model reads the future."""
     if c.pairs.empty or c.reads_ahead:
         return None
@@ -125,8 +125,8 @@ def run_table(frame: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def mean_or_texts(runs: pd.DataFrame, key: str) -> float | str:
-    """The mean of a column over the seeds that did not diverge; its different texts, if it has no
-    number."""
+    """The mean of a column over the seeds that did not diverge; of a column of texts, the
+    different ones, with commas between them."""
     values = known_column(runs, key)
     numbers = numbers_of(runs, key)
     if len(numbers) or pd.api.types.is_numeric_dtype(values):
@@ -162,16 +162,16 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     leaving += [[name] for name in reversed(keep) if name in left]
     leaving = [*filter(None, leaving)]
     cells = readable_cells(table)
-    enough = min(NARROWEST_LABEL, max(map(len, cells["run"])))
+    room_wanted = min(NARROWEST_LABEL, max(map(len, cells["run"])))
     gone: list[str] = []
     while True:
         text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
         room = width - 1 - max(map(len, text))
         labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
-        if fits and room >= enough:
+        if fits and room >= room_wanted:
             break
-        if not leaving or {*left} <= {*leaving[0]}:
+        if not leaving or {*left} <= {*leaving[0]}:  # one column stays, however wide
             break
         gone += leaving[0]
         left = [name for name in left if name not in leaving[0]]
@@ -195,8 +195,8 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
 
 
 def readable_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with its shares as percentages, and blanks where a whole number or a text is
-    missing."""
+    """The cells of a table as a reader sees them: the column `keeps` as percentages, "-" without a
+    share, and a blank where another value, which is no float, is missing."""
     cells = {}
     for name in table:
         column = table[name]
@@ -214,8 +214,8 @@ def four_digits(x: float) -> str:
 
 
 def shortened_labels(labels: Sequence[str], room: int) -> list[str]:
-    """Labels of at most so many characters, if they stay unique: without the start that all
-    values of a setting share, then without their middle."""
+    """Labels of at most `room` characters: without the start that all values of a setting share,
+    then without their middle. They are longer where they would not stay unique."""
     longest = max(map(len, labels))
     if longest <= room:
         return [*labels]
@@ -242,15 +242,19 @@ def without_shared_starts(labels: Sequence[str]) -> list[str]:
 
 
 def shared_start(texts: Sequence[str]) -> str:
-    """The characters with which all texts begin, up to the last slash if they are equal."""
+    """The characters with which all texts begin. Of equal texts, which may be one, only the part
+    up to the last slash, so that the name of a file is left when the start is taken away."""
     start = os.path.commonprefix([*texts])  # noqa: RUF071  # by characters, as meant
-    return start[: start.rfind("/") + 1] if len({*texts}) == 1 else start
+    all_are_equal = len({*texts}) == 1
+    return start[: start.rfind("/") + 1] if all_are_equal else start
 
 
 def without_middle(label: str, most: int) -> str:
-    """A label of at most so many characters, by its start and its end."""
+    """A label of at most `most` characters: if it is longer, its start and its end around "...".
+    Of an odd number of characters that are kept, the start has one more."""
     if len(label) <= most:
         return label
     kept = most - len(ELLIPSIS)
-    head = kept - kept // 2
-    return label[:head] + ELLIPSIS + label[len(label) - kept // 2 :]
+    end_length = kept // 2
+    start_length = kept - end_length
+    return label[:start_length] + ELLIPSIS + label[len(label) - end_length :]

@@ -15,7 +15,8 @@ from attnlab.runs.seed_statistics import (
 
 
 def verdict_sentence(c: Comparison) -> str:
-    """What counting seeds decides, where there are enough of them; otherwise empty."""
+    """Whether counting seeds calls a setting better or worse, or not yet; empty with fewer than
+    ten seeds, or for a model that reads the future."""
     verdict, judged = c.decision()
     if not judged or c.baseline is None:
         return ""
@@ -28,7 +29,8 @@ def verdict_sentence(c: Comparison) -> str:
 
 
 def within_sentence(c: Comparison, margin: float) -> str:
-    """Whether counting seeds decides that two losses are equal within a margin."""
+    """Whether counting seeds decides that the losses of a setting and its baseline are equal
+    within a margin; empty with fewer than ten seeds, or for a model that reads the future."""
     verdict, judged = c.decision(equal_within(margin))
     if not judged or c.baseline is None or c.is_baseline:
         return ""
@@ -93,14 +95,16 @@ def forecast_sentence(comparisons: Sequence[Comparison], within: float | None = 
 
 
 def asked_of(c: Comparison, question: Question) -> str:
-    """A question about a setting, in words."""
+    """The question that seeds are asked about a setting, as the end of a sentence: "whether it is
+    better or worse"."""
     if question.inside == "equal":
         return f"whether {c.label} is equal within {question.high:g}"
     return f"whether {c.label} is better or worse"
 
 
 def smallest_in_words(c: Comparison) -> str:
-    """The smallest difference that ten seeds usually show, with the setting."""
+    """The smallest difference that ten seeds usually show, and the setting: "0.01 nats
+    (linear)"."""
     smallest = smallest_difference(c.differences.tolist())
     assert smallest is not None, "there is a forecast, so there is a spread"
     return f"{c.in_unit(f'{smallest:.2g}')} ({c.label})"

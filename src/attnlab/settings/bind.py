@@ -1,4 +1,8 @@
-"""From the nodes of the configuration to the objects they name, checked against signatures."""
+"""From the nodes of the configuration to the objects they name, checked against signatures.
+
+It does what `hydra.utils.instantiate` does, and also checks each argument before anything is made,
+and reads names without a dot as those of attnlab.
+"""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -32,7 +36,7 @@ for _module in (attnlab.attention, attnlab.model):
     PUBLIC |= dict.fromkeys(_module.__all__, _module.__name__)
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 # The defaults of SelfAttention as YAML has them: functions by name.
-USUAL = {
+SELF_ATTENTION_DEFAULTS = {
     name: given.default.__name__ if callable(given.default) else given.default
     for name, given in inspect.signature(SelfAttention).parameters.items()
 }
@@ -75,7 +79,7 @@ def bind(
             arguments[name] = checked(value, parameters.hints[name], f"{path}.{name}")
         elif parameters.takes_any and name not in supplied:
             arguments[name] = value
-        elif name in USUAL and USUAL[name] == value and name not in supplied:
+        elif name not in supplied and (name, value) in SELF_ATTENTION_DEFAULTS.items():
             pass  # a default of SelfAttention, which this class does not take
         else:
             near = get_close_matches(name, known, n=1)

@@ -47,6 +47,7 @@ class Job:
         self.sweep = Path(self.hydra.sweep.dir) if self.hydra.mode == RunMode.MULTIRUN else None
 
     def __enter__(self) -> Self:
+        """Note the begin of the run, if it belongs to a sweep."""
         if self.sweep:
             sweep_progress.note_begin_of_run(self.sweep, self.hydra.job.num)
         return self
@@ -80,6 +81,8 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        """Exit with a code that tells how the run failed: 130 for Ctrl-C, 2 for BadInput, 1 for
+        another error. In a sweep, note an error and go on instead."""
         if isinstance(error, KeyboardInterrupt):  # before the first step or after the last one
             raise SystemExit(128 + signal.SIGINT) from None
         if not isinstance(error, Exception):
@@ -90,16 +93,17 @@ class Job:
         if isinstance(error, BadInput):
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        traceback.print_exception(error)  # of the user's own code
+        traceback.print_exception(error)  # as for an error in the user's own code
         raise SystemExit(1) from None
 
     def loss(self) -> float:
-        """The validation loss, NaN where there is none; what the run gave is printed."""
+        """The final validation loss, NaN if the run failed. What the run found is printed: in a
+        sweep a line, for a single run a summary."""
         if self.outcome is None:
             return math.nan
         loss = float(self.outcome.metrics["val_loss"])
         if not self.outcome.first:
-            return loss  # of several devices, one prints
+            return loss  # with several devices, one process prints
         if self.sweep:
             progress = sweep_progress.note_end_of_run(self.sweep, self.hydra.job.num)
             print(f"[{progress}] {self.outcome.folder}: val loss {loss:.4f}", flush=True)
@@ -112,17 +116,19 @@ class Job:
 def swift_imports() -> Iterator[None]:
     """Import without collecting garbage, which takes half of the time; imports leave hardly any.
     Nothing changes where a sweep has trained in this process before."""
-    starts = "lightning.pytorch" not in sys.modules
-    if starts:
+    is_first_import = "lightning.pytorch" not in sys.modules
+    if is_first_import:
         gc.disable()
     yield
     gc.enable()
-    if starts:
-        gc.freeze()
+    if is_first_import:
+        gc.freeze()  # later collections leave out what was imported
 
 
 def start(main: Callable[[], object]) -> None:
-    """Run Hydra's main function, and say in one sentence what Hydra refuses."""
+    """Call `main`, a function under hydra.main, so that it ends as a command should: in place of a
+    traceback of Hydra's there is a sentence and the exit code 2, and for an interrupted sweep a
+    line that says what is left. With HYDRA_FULL_ERROR there are tracebacks."""
     wait_briefly()  # before torch is imported
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

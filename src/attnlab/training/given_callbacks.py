@@ -35,31 +35,34 @@ def with_callbacks(
         named[name] = node
         for key, value in node.items():
             overrides.append(f"+callbacks.{name}.{key}={value_as_typed(value)}")
-    given = [partial(as_given, callback) for callback in callbacks]
+    given = [partial(the_same, callback) for callback in callbacks]
     settings = config.settings.model_copy(update={"callbacks": named})
     return replace(config, settings=settings, callbacks=[*config.callbacks, *given]), overrides
 
 
-def as_given(callback: L.Callback) -> L.Callback:
-    """The callback itself, where a class would make one."""
+def the_same(callback: L.Callback) -> L.Callback:
+    """The callback itself; a run wants factories of its callbacks."""
     return callback
 
 
 def is_repeatable(config: RunConfig) -> bool:
-    """Whether all that tells its callbacks from others could be read."""
+    """Whether a run with these settings is known to be the same one again: not if a callback has
+    an argument that `callback_settings` could not read."""
     return all(node.get("repeatable", True) for node in config.settings.callbacks.values())
 
 
 def callback_settings(callback: L.Callback) -> Settings:
-    """What tells a callback from others: its class, those arguments that are not the defaults,
-    the digest of a class of the user's, and whether all arguments could be read."""
+    """What tells a callback from others, as settings: its class, the arguments that are not the
+    defaults, the start of a digest of its code if the class is the user's, and repeatable=False if
+    an argument could not be read from its attributes."""
     cls = type(callback)
     found: Settings = {"_target_": f"{cls.__module__}.{cls.__qualname__}"}
     readable = True
-    kept = vars(callback)
+    attributes = vars(callback)
     for name, parameter in inspect.signature(cls).parameters.items():
-        # Where a class usually keeps an argument; `empty`, which is not plain, if it does not.
-        value = kept.get(name, kept.get(f"_{name}", parameter.empty))
+        # Most classes keep an argument under its name, or with an underscore before it. `empty`,
+        # which is not plain, if this one does not.
+        value = attributes.get(name, attributes.get(f"_{name}", parameter.empty))
         takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if takes_any or not is_plain(value):
             readable = False
@@ -73,7 +76,7 @@ def callback_settings(callback: L.Callback) -> Settings:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is one that a setting can have."""
+    """Whether YAML has a value as it is: a text, a number, true, None, or a list of such ones."""
     if isinstance(value, list | tuple):
         return all(isinstance(x, PLAIN) for x in value)
     return isinstance(value, PLAIN)

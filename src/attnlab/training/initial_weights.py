@@ -24,7 +24,8 @@ def start_from(source: str, net: GPT, model: ModelSettings, data: Data) -> str:
 
         from attnlab.trained.transformers import from_gpt2
 
-        weights = from_gpt2(GPT2LMHeadModel.from_pretrained(source[3:])).state_dict()
+        gpt2 = GPT2LMHeadModel.from_pretrained(source.removeprefix("hf:"))
+        weights = from_gpt2(gpt2).state_dict()
     else:
         weights = trained_weights(source, model, data)
     try:
@@ -39,15 +40,17 @@ def start_from(source: str, net: GPT, model: ModelSettings, data: Data) -> str:
 
 
 def trained_weights(source: str, model: ModelSettings, data: Data) -> dict[str, Tensor]:
-    """The weights of a run or a checkpoint; BadInput if it has other settings or symbols."""
+    """The weights of a run directory or a checkpoint. BadInput if it was trained on other symbols,
+    or with other settings of the model, beside those of its start and dropout, which do not change
+    what the weights compute."""
     checkpoint = read_checkpoint(source)
     stored = checkpoint["attnlab"]
-    free = {key.removeprefix("model.") for key in settings_with("start")} | {"dropout"}
+    may_differ = {key.removeprefix("model.") for key in settings_with("start")} | {"dropout"}
     ours = model.plain()
     wrong = [
         f"model.{key}={value}"
         for key, value in stored["config"]["model"].items()
-        if key not in free and ours.get(key) != value
+        if key not in may_differ and ours.get(key) != value
     ]
     if wrong or stored["alphabet"] != to_plain(data.alphabet):
         raise BadInput(f"init_from = {source} needs {' '.join(wrong) or 'data of its symbols'}")

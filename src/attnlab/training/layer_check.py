@@ -20,7 +20,7 @@ from attncheck.modes import (
 )
 from attncheck.outcomes import CheckFailed
 from attncheck.states import State, Weights
-from attncheck.subject import Subject, best_dtype, is_rounding, relative, steady
+from attncheck.subject import Subject, find_best_dtype, is_rounding, relative, steady
 from attnlab.attention.core import SelfAttention, function_name
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.errors import BadInput
@@ -32,21 +32,21 @@ AGREES = 1e-4  # of the standard deviation, between `forward` and the pattern
 SHOWS = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
 EVALUATED = State(weights=Weights.NOISE)
-TRAINED = State(training=True, grad=True, dropout=False, weights=Weights.NOISE)
+TRAINED = State(training=True, grad=True, dropout_off=True, weights=Weights.NOISE)
 
 
 def check_layers(net: GPT, *, pattern: bool = True) -> None:
-    """`check_layer` for every attention layer of a GPT; BadInput if one fails."""
+    """`check_layer` for every attention layer of a GPT, each after the layers before it, which may
+    leave it something in the memo. BadInput if one fails. `pattern` False skips the checks of
+    attention patterns."""
     layers = attention_layers(net)
-    C = net.wte.embedding_dim
     for number, layer in enumerate(layers):
-        before = layers[:number]
         check_layer(
             layer,
-            n_embd=C,
+            n_embd=net.wte.embedding_dim,
             block_size=net.block_size,
             vocab_size=net.vocab_size,
-            before=before,
+            before=layers[:number],
             pattern=pattern,
         )
 
@@ -86,15 +86,15 @@ def check_layer(
     call = Caller(list(before), vocab_size)
     sample = torch.randn(8, block_size, n_embd, generator=torch.Generator().manual_seed(0))
     tried = Subject(layer, sample, call, rows=32)  # at most 32 sequences in one call
-    tried = replace(tried, best=best_dtype(tried))
+    tried = replace(tried, best_dtype=find_best_dtype(tried))
     _check_mask(layer, _placed(tried, sample[:1, : min(block_size, LENGTH)]))
     for state in (EVALUATED, TRAINED):
-        with tried.put(state) as there, _refusing(layer):
+        with tried.in_state(state) as there, _refusing(layer):
             _require_the_same_again(there)
             require_rows_apart(there)
             _require_nothing_later(steady(there))
     if pattern and isinstance(layer, HasPattern):
-        with tried.put(EVALUATED) as there:
+        with tried.in_state(EVALUATED) as there:
             _check_pattern(there, call)
     if pattern and isinstance(layer, SelfAttention):
         for T in sorted({min(block_size, LENGTH), block_size}):
@@ -130,17 +130,14 @@ class Caller:
 
 
 def _placed(tried: Subject, x: Tensor) -> Tensor:
-    """x on the device of the layer and in its dtype."""
+    """x on the device of the layer's weights and in their dtype; a layer without weights gets it
+    on the CPU in fp32."""
     return x.to(next(iter(tried.weights), torch.empty(0)))
-
-
-def _mode(tried: Subject) -> str:
-    return " in training mode" if tried.state.training else ""
 
 
 @contextmanager
 def _refusing(layer: nn.Module) -> Iterator[None]:
-    """A property of attncheck that fails inside refuses the layer."""
+    """Where a property of attncheck fails inside, raise BadInput with the name of the layer."""
     try:
         yield
     except CheckFailed as failed:
@@ -151,11 +148,13 @@ def _refusing(layer: nn.Module) -> Iterator[None]:
 
 
 def _require_the_same_again(tried: Subject) -> None:
-    """CheckFailed or BadInput if chance or an earlier call changes outputs."""
+    """CheckFailed if outputs are not finite, or if earlier calls change them, or chance does in
+    evaluation mode."""
     x = tried.draw(1, tried.length)
     if not bool(tried(x).isfinite().all()):
         raise tried.failed("outputs are not finite for random inputs")
-    if require_memoryless(tried, x):
+    outputs_depend_on_calls = require_memoryless(tried, x)
+    if outputs_depend_on_calls:
         raise tried.failed(
             "outputs depend on the number of earlier calls", "let nothing stay from call to call"
         )
@@ -186,9 +185,9 @@ def _check_mask(layer: nn.Module, x: Tensor) -> None:
         )
 
 
-def _allowed(tried: Subject, T: int) -> Tensor:
-    """(T, T) bool: which positions an output may depend on, its own and earlier ones and those of
-    the layer's mask."""
+def _allowed_dependence(tried: Subject, T: int) -> Tensor:
+    """(T, T) bool: whether the output at i may depend on the input at j, as it may if j is not
+    later than i, or the layer's mask admits j in some head."""
     past = torch.ones(T, T, dtype=torch.bool).tril()
     layer = tried.model
     if not isinstance(layer, HasMask):
@@ -198,49 +197,54 @@ def _allowed(tried: Subject, T: int) -> Tensor:
 
 
 def _require_nothing_later(tried: Subject) -> None:
-    """CheckFailed or BadInput if an output depends on later inputs."""
+    """CheckFailed or BadInput if an output depends on inputs that are later, and that the layer's
+    mask does not admit."""
     # In a short text, each input alone; in a whole one, which would take too many calls, all
     # inputs from a position on.
     T = min(tried.length, LENGTH)
-    allowed = _allowed(tried, T)
+    allowed = _allowed_dependence(tried, T)
     reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
-    _refuse_later(tried, (reads & ~allowed).nonzero().tolist())
-    allowed = _allowed(tried, tried.length)
-    _refuse_later(tried, _beyond(tried, allowed))
-    if tried.state == EVALUATED and not bool(allowed.triu(1).any()):
+    _refuse_dependence(tried, (reads & ~allowed).nonzero().tolist())
+    allowed = _allowed_dependence(tried, tried.length)
+    _refuse_dependence(tried, _reads_of_suffixes(tried, allowed))
+    admits_later = bool(allowed.triu(1).any())
+    if tried.state == EVALUATED and not admits_later:
         causal.check_prefixes(tried)
 
 
-def _refuse_later(tried: Subject, pairs: list[list[int]]) -> None:
-    """BadInput that names the first pair of positions, if there is one: an output, and the input
-    that it must not depend on."""
+def _refuse_dependence(tried: Subject, pairs: list[list[int]]) -> None:
+    """BadInput that names the first of the pairs, if there is one: the position of an output, and
+    that of an input on which it must not depend."""
     if not pairs:
         return
     i, j = pairs[0]
-    why = "which its mask blocks" if isinstance(tried.model, HasMask) else "which comes later"
+    mode = " in training mode" if tried.state.training else ""
+    fault = "which its mask blocks" if isinstance(tried.model, HasMask) else "which comes later"
     raise BadInput(
-        f"{layer_name(tried.model)}: its output at position {i} depends on position {j}"
-        f"{_mode(tried)}, {why}; let no output depend on a later position that the mask blocks"
+        f"{layer_name(tried.model)}: its output at position {i} depends on position {j}{mode}, "
+        f"{fault}; let no output depend on a later position that the mask blocks"
     )
 
 
-def _beyond(tried: Subject, allowed: Tensor) -> list[list[int]]:
-    """allowed (T, T), T the whole length: an output and the first of the last inputs that change
-    it, though it may depend on none of them."""
-    (x,) = tried.draw(1, tried.length)
-    cuts = causal.cuts_of(len(x))  # N positions, from each of which on the inputs are changed
-    changed, later = causal.with_other_suffixes(tried, x, cuts)
-    moved = tried.moved(x, changed)  # (N, T): by how much each output
-    may_move = torch.stack([allowed[:, cut:].any(1) for cut in cuts]) | later
+def _reads_of_suffixes(tried: Subject, allowed: Tensor) -> list[list[int]]:
+    """The outputs that change with the inputs of a suffix though they may depend on none of them,
+    as pairs of positions: that of the output, and the first one of the suffix. `allowed` (T, T), T
+    the whole length, says on which inputs an output may depend."""
+    (x,) = tried.draw(1, tried.length)  # (T, C)
+    starts = causal.cuts_of(len(x))  # of N suffixes
+    changed, _ = causal.with_other_suffixes(tried, x, starts)  # (N, T, C)
+    moved = tried.output_changes(x, changed)  # (N, T): by how much each output
+    may_move = torch.stack([allowed[:, start:].any(1) for start in starts])
     wrong = (moved > tried.tolerance * moved.max()) & ~may_move
-    return [[t, cuts[n]] for n, t in wrong.nonzero().tolist()]
+    return [[t, starts[n]] for n, t in wrong.nonzero().tolist()]
 
 
 # ---- 4: the mask's own rule
 
 
 def _check_pattern(tried: Subject, call: Caller) -> None:
-    """BadInput if the pattern has weight where the mask blocks, or on what is not read."""
+    """BadInput if the pattern has another shape than (B, H, T, T), or weight on a position that
+    the mask blocks, or on one whose input does not change the output."""
     T = min(tried.length, LENGTH)
     layer = tried.model
     assert isinstance(layer, nn.Module) and isinstance(layer, HasPattern)
@@ -264,7 +268,7 @@ def _check_pattern(tried: Subject, call: Caller) -> None:
                 f"{i}, which its mask blocks; apply the mask, or train it knowingly with "
                 "check_layer=false"
             )
-    reads = causal.dependence(tried, x.expand(2, -1, -1))
+    reads = causal.dependence(tried, x.expand(2, -1, -1))  # each input is changed twice
     unread = (weight > SHOWS) & (reads <= tried.tolerance)
     # A layer may take a position's own value out of the average, as exclusive attention does.
     unread.fill_diagonal_(False)
@@ -281,10 +285,11 @@ def _check_pattern(tried: Subject, call: Caller) -> None:
 
 
 def _check_forward(tried: Subject, call: Caller, T: int) -> None:
-    """BadInput if outputs are not those of the pattern in evaluation mode."""
+    """BadInput if outputs for T positions, in evaluation or in training mode, are not those that
+    follow from the pattern in evaluation mode."""
     x = tried.draw(1, T)
-    with tried.put(EVALUATED) as there, torch.no_grad():
-        expected = _by_pattern(there, call, x)
+    with tried.in_state(EVALUATED) as there, torch.no_grad():
+        expected = _output_by_pattern(there, call, x)
         change = relative(there(x), expected)
     if change > AGREES:
         where = "" if T <= LENGTH else f" in a text of {T}"
@@ -293,10 +298,10 @@ def _check_forward(tried: Subject, call: Caller, T: int) -> None:
             f"{where}, so measures of its pattern would be wrong; make `pattern` describe "
             "`forward`, or train it knowingly with check_layer=false"
         )
-    with tried.put(TRAINED) as there:
-        seeded = replace(there, seeded=True)
+    with tried.in_state(TRAINED) as there:
+        seeded = replace(there, seed_each_call=True)
         trained = seeded(x)
-        chance = relative(there(x), trained)
+        chance = relative(there(x), trained)  # by how much the layer's own noise changes outputs
 
         def difference() -> Tensor:
             return seeded(x) - expected
@@ -315,8 +320,9 @@ def _check_forward(tried: Subject, call: Caller, T: int) -> None:
     )
 
 
-def _by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
-    """proj(merge(pattern @ v, x, v)) in fp64 on the CPU."""
+def _output_by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
+    """The output that follows from the layer's pattern and its values v in fp64 on the CPU:
+    proj(merge(pattern @ v, x, v))."""
     layer = tried.model
     assert isinstance(layer, SelfAttention)
     own = _placed(tried, x)
@@ -332,6 +338,7 @@ def _by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
 
 
 def _one_line(message: object) -> str:
+    """The lines of a message, with "; " between them."""
     return "; ".join(str(message).splitlines())
 
 

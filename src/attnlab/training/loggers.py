@@ -19,7 +19,8 @@ EXTRAS = ("wandb", "mlflow")  # loggers that an extra of attnlab installs
 
 
 def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -> list[Logger]:
-    """The loggers by their names in the group `logger`; BadInput if one is not installed."""
+    """A logger of each factory, whose key is its name in the group `logger`. BadInput, with the
+    way to install it, for one that is not installed."""
     loggers = []
     for name, make in factories.items():
         try:
@@ -33,18 +34,20 @@ def make_loggers(factories: Mapping[str, Callable[..., Logger]], folder: Path) -
 
 
 def telling_settings(settings: RunSettings, overrides: Sequence[str]) -> Settings:
-    """The settings by which runs are told apart, under short names: the variant, seed, sizes,
-    steps and learning rate, and whatever else was typed that can change the result."""
+    """The settings by which loggers tell runs apart, under the last part of their keys: the
+    variant, seed, sizes, steps and learning rate, and what else was typed that can change the
+    result. What is no plain value becomes a text."""
     every = flat(settings.plain())
     told: Settings = {"attn": attention_name(every, last_of(overrides))}
-    names = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
-    for key in (*names, "trainer.max_steps"):
+    always = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
+    for key in (*always, "trainer.max_steps"):
         if key in every:  # an optimizer of the user's may have no learning rate
             told[key.rpartition(".")[2]] = every[key]
     for key, override in told_apart(overrides).items():
+        # The choice of a group, such as preset=micro, is no setting.
         value = every.get(key, override.partition("=")[2])
-        plain = isinstance(value, bool | int | float | str)
-        told.setdefault(key.rpartition(".")[2], value if plain else str(value))
+        is_plain = isinstance(value, bool | int | float | str)
+        told.setdefault(key.rpartition(".")[2], value if is_plain else str(value))
     return told
 
 
@@ -79,10 +82,11 @@ def continue_loggers(loggers: list[Logger], step: int) -> None:
 
 
 def keep_rows(logger: CSVLogger, step: int) -> None:
-    """Write the rows up to `step` again, because a CSVLogger deletes the file that it finds."""
+    """Log the rows of an earlier metrics.csv up to `step` again, because a CSVLogger deletes the
+    file when it begins. Until this is done, they are in metrics.kept.csv."""
     file = Path(logger.log_dir) / "metrics.csv"
-    kept = file.with_name("metrics.kept.csv")  # it exists if this was interrupted before
-    if file.exists() and not kept.exists():
+    kept = file.with_name("metrics.kept.csv")
+    if file.exists() and not kept.exists():  # otherwise, this was interrupted before
         file.replace(kept)
     if not kept.exists():
         return

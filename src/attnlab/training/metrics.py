@@ -30,7 +30,9 @@ SOURCE = Path(__file__).parents[1]  # of attnlab
 
 
 def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, object]:
-    """How a run ended, its losses in nats per prediction, its speed, and what probes measured."""
+    """How a run ended, its losses in nats per prediction, its speed, and what probes measured.
+    Puts the model on the device of the trainer. BadInput if a callback has changed the weights
+    since they were validated."""
     step = trainer.global_step
     losses = lit.val_losses
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -44,7 +46,7 @@ def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, o
             "those of the trained model; remove that callback, or use callbacks=ema"
         )
     metrics: dict[str, object] = {"variant": lit.settings.variant, "seed": lit.seed, "steps": step}
-    metrics |= {"baseline": "sdpa"} | outcome(trainer, watch) | {"val_loss": losses[step]}
+    metrics |= {"baseline": "sdpa"} | how_it_ended(trainer, watch) | {"val_loss": losses[step]}
     if lit.val_share < 1:  # with trainer.limit_val_batches
         metrics["val_share"] = lit.val_share
     metrics["best_val_loss"] = min(filter(math.isfinite, losses.values()), default=math.nan)
@@ -72,8 +74,9 @@ def run_metrics(trainer: L.Trainer, lit: GPTModule, watch: Watch) -> dict[str, o
     }
 
 
-def outcome(trainer: L.Trainer, watch: Watch) -> dict[str, object]:
-    """Whether the run finished, diverged, or was stopped by a callback, and why."""
+def how_it_ended(trainer: L.Trainer, watch: Watch) -> dict[str, object]:
+    """The status of an ended run: diverged, with the step and the last finite loss; finished; or
+    stopped, with the reason of the callback that stopped it."""
     if watch.diverged_at is not None:
         return {
             "status": "diverged",
@@ -95,7 +98,9 @@ def train_loss(lit: GPTModule) -> float:
 
 
 def data_metrics(lit: GPTModule) -> dict[str, object]:
-    """What only a text, a task, or further lengths have."""
+    """The unit of the losses, and what only some data have: bits per byte of a text, the accuracy
+    of a task, losses at the lengths of `data.eval_lengths`, and the lowest loss that is possible
+    on all validation data."""
     data = lit.data
     measures: dict[str, object] = {"unit": data.unit}
     bits = data.bits_per_byte(lit.val_losses[lit.trainer.global_step])
@@ -113,7 +118,8 @@ def data_metrics(lit: GPTModule) -> dict[str, object]:
             measures["by_length"] = {
                 str(at.length): by_position(at.net, at.batches, at.length) for at in longer
             }
-    if data.val_floor is not None and not lit.val_share < 1:  # it is that of all the data
+    read_only_some = lit.val_share < 1
+    if data.val_floor is not None and not read_only_some:
         measures["val_floor"] = data.val_floor
     return measures
 

@@ -17,7 +17,8 @@ EVERY = 0.3  # seconds between two pictures
 
 
 def with_progress(config: RunConfig) -> RunConfig:
-    """The configuration with a progress bar, in a notebook and unless it is turned off."""
+    """The configuration with a progress bar among its callbacks, if this is a notebook and the
+    bar is not turned off; else as it is."""
     wanted = config.settings.trainer.plain().get("enable_progress_bar", True)
     if "ipykernel" not in sys.modules or not wanted:
         return config
@@ -25,7 +26,8 @@ def with_progress(config: RunConfig) -> RunConfig:
 
 
 def progress_bar() -> L.Callback:
-    """The bar of one run, as a callback: for mypy, a partial of a class is not one of its base."""
+    """The bar of one run. A function, because mypy does not accept `partial[NotebookProgress]` as
+    `partial[L.Callback]`."""
     return NotebookProgress()
 
 
@@ -57,6 +59,7 @@ class NotebookProgress(L.Callback):
         self._update(trainer)
 
     def _update(self, trainer: L.Trainer) -> None:
+        """Show the bar anew; nothing if the training has not started."""
         from IPython.display import HTML
 
         self._shown = time.perf_counter()
@@ -64,6 +67,7 @@ class NotebookProgress(L.Callback):
             self._bar.update(HTML(self._html(trainer)))
 
     def _html(self, trainer: L.Trainer) -> str:
+        """The bar, the step, and the seconds that are left, if this part of the run has a step."""
         step = trainer.global_step
         last = trainer.max_steps
         done = step - self._first

@@ -48,20 +48,20 @@ def runs_at_once(devices: int | str = 1) -> int:
 
 
 def begin_sweep(sweep: Path, runs: int | None, at_once: int) -> None:
-    """Note when a sweep began, of how many runs (None where its sweeper decides on the way), and
-    how many of them train at once."""
+    """Write to the directory of a sweep when it began, how many runs it has (None where its
+    sweeper decides on the way), and how many of them train at once."""
     plan = {"runs": runs, "at_once": at_once, "began": time.time()}
     write_json(sweep / PLAN, plan)
 
 
 def note_begin_of_run(sweep: Path, number: int) -> None:
-    """Note that a run of a sweep begins."""
+    """Note that the run `number` of a sweep begins, by an empty file in the sweep's directory."""
     (sweep / f"begun_{number:06}").touch()
 
 
 def what_is_left(sweep: Path, runs: Sequence[tuple[str, ...]] | None) -> str:
-    """How far an interrupted sweep came, and the runs that had not begun, by what tells them from
-    the others."""
+    """How far an interrupted sweep came, and a line for each run that had not begun, by those of
+    its overrides that not all runs share. None for `runs`: they are not known."""
     ended = len(list(sweep.glob("ended_*")))
     begun = {int(file.name.removeprefix("begun_")) for file in sweep.glob("begun_*")}
     lines = [f"Stopped; {ended} runs had ended, {len(begun) - ended} had begun."]
@@ -73,7 +73,8 @@ def what_is_left(sweep: Path, runs: Sequence[tuple[str, ...]] | None) -> str:
 
 
 def note_end_of_run(sweep: Path, number: int) -> str:
-    """Note that a run of a sweep ended, and say how many have: "3 of 9, 2 min left"."""
+    """Note that the run `number` of a sweep has ended, by an empty file, and return how many have:
+    "3 of 9, 2 min left"."""
     (sweep / f"ended_{number:06}").touch()
     plan = read_json(sweep / PLAN)
     ended = len(list(sweep.glob("ended_*")))
@@ -83,10 +84,10 @@ def note_end_of_run(sweep: Path, number: int) -> str:
     if ended == runs or ended < plan["at_once"]:  # too early to tell how long a run takes
         return f"{ended} of {runs}"
     left = (time.time() - plan["began"]) / ended * (runs - ended)
-    return f"{ended} of {runs}, {in_minutes(left)} left"
+    return f"{ended} of {runs}, {readable_duration(left)} left"
 
 
-def in_minutes(seconds: float) -> str:
+def readable_duration(seconds: float) -> str:
     """A duration in the unit that reads best."""
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -88,7 +88,7 @@ class Workers:
                     self._idle.append(worker)
                 # A run that a signal ends raises SystemExit; its process lives on.
                 is_lost = isinstance(error, BrokenProcessPool | SystemExit)
-                yield call, died(error) if is_lost else future
+                yield call, failed_by_death(error) if is_lost else future
 
     def _submit(
         self, function: Callable[..., Returned], call: CallArguments
@@ -106,11 +106,11 @@ class Workers:
 
 
 def begin_worker(parent: int) -> None:
-    """Let this process, a worker, end soon after its parent, which may be gone already, and not by
-    Ctrl-C."""
+    """What a worker does first: it leaves Ctrl-C to its parent, whose process number is given, and
+    starts a thread that ends it soon after the parent, which may be gone already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.name != "posix":
-        return  # a process keeps its parent there
+        return  # elsewhere the number of the parent stays the same after its end
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -120,8 +120,8 @@ def begin_worker(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def died(error: BaseException | None) -> "Future[Returned]":
-    """A future that failed because its worker died."""
+def failed_by_death(error: BaseException | None) -> "Future[Returned]":
+    """A future with the error WorkerDied, which says what to do; `error` is its cause."""
     future: Future[Returned] = Future()
     said = WorkerDied(
         "its process was ended from outside, as by a system that has no memory left; the same "
