@@ -164,18 +164,25 @@ def test_a_model_of_unknown_names_is_called_as_the_user_says() -> None:
 
 
 class Crashes(Served):
-    """An operation inside of it fails where a mask has padding, perhaps in steps alone."""
+    """An operation inside of it fails with padding, with padding in steps, or with ignored labels,
+    or it refuses them."""
 
-    def __init__(self, *, in_steps: bool, deliberate: bool) -> None:
+    def __init__(self, check: str, *, deliberate: bool) -> None:
         super().__init__()
-        self.in_steps, self.deliberate = in_steps, deliberate
+        self.check, self.deliberate = check, deliberate
 
     def forward(self, input_ids: Tensor, attention_mask: Any = None, *args: Any, **more: Any):
         stepwise = more.get("past_key_values") is not None
         padded = attention_mask is not None and not attention_mask.all()
-        if padded and stepwise >= self.in_steps:
+        labels = more.get("labels")
+        given = {
+            "padding": padded,
+            "padded cache": padded and stepwise,
+            "ignored labels": labels is not None and bool((labels < 0).any()),
+        }
+        if given[self.check]:
             if self.deliberate:
-                raise NotImplementedError("padding is not supported")
+                raise NotImplementedError(f"{self.check} is not supported")
             torch.ones(3) + torch.ones(4)
         return super().forward(input_ids, attention_mask, *args, **more)
 
@@ -183,14 +190,12 @@ class Crashes(Served):
 
 
 @pytest.mark.parametrize("deliberate", [False, True])
-@pytest.mark.parametrize(("in_steps", "check"), [(False, "padding"), (True, "padded cache")])
-def test_a_crash_where_the_simpler_call_works_is_a_failure(
-    in_steps: bool, check: str, deliberate: bool
-) -> None:
+@pytest.mark.parametrize("check", ["padding", "padded cache", "ignored labels"])
+def test_a_crash_where_the_simpler_call_works_is_a_failure(check: str, deliberate: bool) -> None:
     torch.manual_seed(0)
-    report = checkup(Crashes(in_steps=in_steps, deliberate=deliberate))
+    report = checkup(Crashes(check, deliberate=deliberate))
     statuses = {result.check: result.status for result in report.results}
-    assert statuses["cache"] == "ok"
+    assert statuses["cache"] == statuses["loss"] == "ok"
     assert statuses[check] == ("not applicable" if deliberate else "failed"), report
     assert report.exit_code == (0 if deliberate else 3)
 

@@ -392,7 +392,7 @@ function draw() {
 
 function showMeasures(model) {
   const measures = [
-    ["entropy (1: even)", model.entropy],
+    ["entropy (1: even over allowed keys)", model.entropy],
     ["weight on the future", model.future],
     ["similarity of heads", model.similarity],
   ];

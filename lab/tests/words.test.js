@@ -101,7 +101,10 @@ const PROGRESS = {
   stopped: [{ running: false }, /^stopped at step 4 of 12$/],
   "stopped after the last step": [{ stepsDone: 12, running: false }, /^stopped at step 12 of 12$/],
   validating: [{ stepsDone: 12, validating: true }, /validation text/],
-  "validating, behind another lesson": [{ stepsDone: 12, validating: true, running: false }, /validation text/],
+  "validating, behind another lesson": [
+    { stepsDone: 12, validating: true, running: false },
+    /validation text/,
+  ],
   done: [{ stepsDone: 12, running: false, done: true }, /^12 steps done$/],
 };
 for (const [name, [state, said]] of Object.entries(PROGRESS)) {

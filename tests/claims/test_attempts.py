@@ -9,8 +9,8 @@ import yaml
 from attnlab.claims.attempts import (
     attempts_in_words,
     attempts_of,
-    changed_words,
     has_other_threshold,
+    section_on_changed_words,
 )
 from attnlab.claims.claim import Claim
 from attnlab.claims.judged_claim import judge_claim
@@ -105,7 +105,7 @@ def test_words_that_were_changed_after_the_runs_stay_on_the_page(folder, change,
         else:
             later[key] = value
     declared(folder, later)
-    said = changed_words(judge_claim(Claim.read(folder / "claim.yaml"), rows))
+    said = section_on_changed_words(judge_claim(Claim.read(folder / "claim.yaml"), rows))
     assert words in said if words else said == ""
 
 

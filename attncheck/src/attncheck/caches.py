@@ -397,7 +397,7 @@ def _check_in_some_dtype(tried: Subject, decoding: Decoding, remarks: list[str])
     try:
         return _check_cache(tried, decoding, remarks)
     except CannotCheck:
-        if tried.best_dtype is None:
+        if tried.best_dtype is None:  # that was the model's own
             raise
     return _check_cache(replace(tried, best_dtype=None), decoding, remarks)
 
@@ -412,6 +412,8 @@ def _check_cache(tried: Subject, decoding: Decoding, remarks: list[str]) -> Pass
     visits = Visits(tried, "a cache ", remarks=[*remarks])
     cache_rounds = False
     for state in visits.through(CACHE_STATES):
+        # Padded steps are not tried in training mode, and of a large model in evaluation mode
+        # alone.
         is_left_out = state != EVALUATION and not tried.effort.every_state
         if decoding.only_padded and (state.training or is_left_out):
             continue
@@ -788,7 +790,8 @@ def _told_where_it_begins(tried: Subject, step: CacheStep, remarks: list[str]) -
     if not places:
         return step
     prefill = max(tried.effort.prefill, tried.prefix)
-    plan = with_prefix_at_once(step_plans(tried.length, prefill)[1], tried.prefix)
+    _, after_a_prefill, *_ = step_plans(tried.length, prefill)
+    plan = with_prefix_at_once(after_a_prefill, tried.prefix)
     choices = [step]
     for name in places:
         choices += [replace(step, place=name, place_as=kind) for kind in ("number", "row", "rows")]

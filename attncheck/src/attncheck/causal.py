@@ -34,9 +34,11 @@ from .subject import (
 from .visits import Visits
 
 MAP = 48  # the largest map, in which every input is changed alone
+SHORT = 32  # the length of sequences of properties for which few positions are enough
 SURE = 0.01  # a change of this share is no rounding in the best precision
 WITH_GIVEN = 16  # the length of sequences with optional tensors
 WITH_EACH_ID = 12  # the length of the two sequences that each id takes
+ORDERED = 13  # the length of sequences whose order is reversed; a prime, so no chunk hides it
 CAUSAL_STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(in_own_dtype=True))
 PAST_STATES = (EVALUATION, State(weights=Weights.NOISE))
 MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
@@ -97,7 +99,7 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
     for state in causal_states(tried):
         with visits.visit(state) as there:
             refused = require_causal(steady(there), dense)
-            if state == EVALUATION:
+            if state == EVALUATION:  # other states refuse the same lengths
                 not_tried += refused
     if tried.length > dense:
         n = len(_affordable_cuts(tried, tried.length, dense))
@@ -113,7 +115,7 @@ def check_causal(tried: Subject, dense: int | None = None) -> Passed:
             f"other lengths than {UNDECLARED}, for the model declares none; give block_size"
         )
     crashed = ""
-    if TRAINING in visits.crashed:
+    if TRAINING in visits.crashed:  # in which every model must work
         crashed = f"{TRAINING} the model raises {visits.crashed[TRAINING]}"
     return visits.passed(said, crashed)
 
@@ -165,9 +167,9 @@ def require_causal(tried: Subject, dense: int) -> list[str]:
 
 
 def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
-    """The scans of a state: for each, the length of its sequences and where they are cut. In
-    evaluation mode, in which anything may be wrong, all are repeated with another sequence, and
-    some more sequences are cut near their beginning."""
+    """The scans of a state, each of one sequence: its length, and where it is cut. In evaluation
+    mode, in which anything may be wrong, all are repeated with other sequences, and some more are
+    cut near their beginning; with an optional tensor there is a short scan alone."""
     if tried.state.given_tensor:
         T = tried.accepted_length(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
         return [(T, _affordable_cuts(tried, T, dense)[:: tried.effort.every_nth_cut_with_given])]
@@ -205,8 +207,9 @@ def _raise_if_found(tried: Subject, leak: "Leak | None") -> None:
 
 
 def _require_the_same_with_gradients_switched(tried: Subject, dense: int) -> None:
-    """CheckFailed if outputs differ as gradients are switched on, or off where the state has them,
-    and then a leak is found; in a state without gradients, also if none is found."""
+    """Switch gradients on, or off if the state has them. If outputs differ then, CheckFailed if
+    one depends on a later input; in a state without gradients, such as evaluation mode, also if
+    none does."""
     rows = tried.rows_at_once(2)  # graphs need memory
     state = replace(tried.state, grad=not tried.state.grad)
     switched = replace(tried, state=state, rows=rows, held_before=True)
@@ -443,7 +446,7 @@ def check_mask_is_infinite(tried: Subject) -> Passed:
     with tried.in_state(State(weights=Weights.HUGE)) as huge:
         # Not steady(huge): with huge weights, rounding alone makes outputs differ.
         there = replace(huge, **asdict(call))
-        T = there.accepted_length(min(max(32, 2 * tried.prefix), tried.dense_length))
+        T = there.accepted_length(min(max(SHORT, 2 * tried.prefix), tried.dense_length))
         if not bool(there(there.draw(tried.effort.rows_enlarged, T)).isfinite().all()):
             raise CannotCheck("with weights 10,000 times as large, outputs are not finite")
         # A blocked score of -1e4 wins only where all others are lower, as may be those of few
@@ -474,7 +477,7 @@ def assert_past_used(
 
 def check_past_used(tried: Subject) -> Passed:
     """Some output depends on an earlier input, see `assert_past_used`."""
-    T = tried.accepted_length(min(32, tried.dense_length))
+    T = tried.accepted_length(min(SHORT, tried.dense_length))
     reads = torch.zeros(T, T, dtype=torch.bool)  # (output, input), in any of the states
     remarks = []
     earlier = torch.ones(T, T, dtype=torch.bool).tril(-1)
@@ -486,7 +489,7 @@ def check_past_used(tried: Subject) -> Passed:
         with tried.in_state(state) as there:
             there = steady(there)
             reads |= dependence(there, there.draw(2, T)) > there.tolerance
-            if state == EVALUATION and _order_ignored(there, there.accepted_length(13)):
+            if state == EVALUATION and _order_ignored(there, there.accepted_length(ORDERED)):
                 remarks.append("the first layer ignores the order of inputs")
     past = reads.tril(-1).nonzero()
     if not len(past):

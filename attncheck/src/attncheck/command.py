@@ -127,8 +127,9 @@ def examine(model: Callable[..., object], name: str, given: argparse.Namespace) 
 
 
 def load(target: str) -> Callable[..., object]:
-    """The model that file.py:NAME or module:NAME names, made if NAME makes it; CannotCheck if
-    there is none."""
+    """The model that file.py:NAME or module:NAME names: what a class, or a function without
+    arguments, makes; a function of one argument, its inputs; or any other object itself.
+    CannotCheck if it cannot be loaded or made."""
     place, _, name = target.rpartition(":")
     if not place:
         raise CannotCheck(
@@ -147,7 +148,7 @@ def load(target: str) -> Callable[..., object]:
         _show_own_traceback(error)
         said = str(error).strip().partition("\n")[0]
         raise CannotCheck(f"{target}: {type(error).__name__}: {said}") from error
-    if inspect.isroutine(made) and needed[1:]:
+    if inspect.isroutine(made) and needed[1:]:  # what takes one argument may be a model
         raise CannotCheck(_how_to_make(target, name, needed))
     return made
 
@@ -178,7 +179,8 @@ def _show_own_traceback(error: BaseException | None) -> None:
     told = traceback.TracebackException.from_exception(error)
     hidden = (str(Path(__file__).parent), "<frozen")
     own = [frame for frame in told.stack if not frame.filename.startswith(hidden)]
-    if not any(f"{Path('/site-packages/')}" not in frame.filename for frame in own):
+    packages = str(Path("/site-packages"))  # with the separator of the system
+    if all(packages in frame.filename for frame in own):
         return
     print("Traceback of your code:", file=sys.stderr)
     print("".join(traceback.format_list(own)), end="", file=sys.stderr)

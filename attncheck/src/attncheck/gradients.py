@@ -111,7 +111,7 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         weights = [w for w in there.weights if w.requires_grad and w.is_floating_point()]
         rng = torch.Generator().manual_seed(1)
         with there.restoring():  # each call begins as this one
-            y = _differentiable(there, x)
+            y = _finite_outputs(there, x)
             if not y.requires_grad:
                 raise CannotCheck("the outputs have no gradient")
             sums = torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y)
@@ -124,33 +124,48 @@ def _slope(tried: Subject, state: State) -> Slope | None:
         length = _length(gradient)
         if not 0 < length < math.inf or not size:
             raise CannotCheck("the gradient of the outputs is 0 or not finite")
-        # Half of the way is random: along the gradient alone, a part that it misses hardly shows.
-        noise = [noise_for(w, rng) for w in weights]
-        squares = [_sum_of_squares(n, w.numel()) for n, w in zip(noise, weights, strict=True)]
-        noise_length = sum(squares) ** 0.5
-        padding_rows = _padding_rows(tried.model)
-        way: list[Tensor] = []
-        expected = 0.0  # the slope along the way, by the gradient
-        for w, noise_of_w in zip(weights, noise, strict=True):
-            slope = gradient.pop(0)
-            w.grad = None  # of a large model, each of these is as large as the model
-            direction = combined(torch.add, slope / length, noise_of_w / noise_length)
-            if id(w) in padding_rows:
-                direction[padding_rows[id(w)]] = 0.0
-            expected += _dot(direction, slope)
-            way.append(direction)
-            del slope
+        way, expected = _way_of(weights, gradient, length, rng, _padding_rows(tried.model))
         places = [torch.empty_like(w) for w in weights]
 
         def value(step: float) -> float:
             """The sum of outputs with weights moved by `step` along the way."""
             with there.restoring(), torch.no_grad(), _moved(weights, way, step, places):
-                outputs = _differentiable(there, x)
+                outputs = _finite_outputs(there, x)
             return float((outputs.detach() * sums).double().sum())
 
         is_fine = all(w.dtype is torch.float64 for w in weights)
         shares = (*FINE_SHARES, *STEP_SHARES) if is_fine else STEP_SHARES
         return _measured(value, expected, [share * size for share in shares])
+
+
+def _way_of(
+    weights: Sequence[Tensor],
+    gradient: list[Tensor],
+    length: float,
+    rng: torch.Generator,
+    padding_rows: dict[int, int],
+) -> tuple[list[Tensor], float]:
+    """A way on which weights move, half along their gradient and half at random, each half of
+    length 1: a direction for each weight, and the slope along the way that the gradient says.
+
+    `length` is that of the gradient, which is emptied, as is the `grad` of the weights: all of
+    them together are as large as the model. Rows that get no gradient, see `_padding_rows`, stay.
+    """
+    # Along the gradient alone, a part that it misses hardly shows.
+    noise = [noise_for(w, rng) for w in weights]
+    squares = [_sum_of_squares(n, w.numel()) for n, w in zip(noise, weights, strict=True)]
+    noise_length = sum(squares) ** 0.5
+    way: list[Tensor] = []
+    expected = 0.0
+    for w, noise_of_w in zip(weights, noise, strict=True):
+        slope = gradient.pop(0)
+        w.grad = None
+        direction = combined(torch.add, slope / length, noise_of_w / noise_length)
+        if id(w) in padding_rows:
+            direction[padding_rows[id(w)]] = 0.0
+        expected += _dot(direction, slope)
+        way.append(direction)
+    return way, expected
 
 
 def _padding_rows(model: object) -> dict[int, int]:
@@ -185,8 +200,8 @@ def _length(tensors: list[Tensor]) -> float:
 
 
 def _sum_of_squares(noise: Tensor, count: int) -> float:
-    """The sum of squares of `count` numbers of noise, as `combined` repeats it along a weight of
-    so many numbers."""
+    """The sum of squares of noise for a weight of `count` numbers, along which `combined` repeats
+    it if there are fewer."""
     if not count:
         return 0.0
     repetitions, rest = divmod(count, noise.numel())
@@ -219,9 +234,9 @@ def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
 
 
-def _differentiable(tried: Subject, x: Tensor) -> Tensor:
-    """The outputs of one call for x (B, T, ...), (B, T, V), with 0 for what is not finite, such as
-    logits of symbols that are never chosen."""
+def _finite_outputs(tried: Subject, x: Tensor) -> Tensor:
+    """The outputs (B, T, V) of one call for x (B, T, ...), with their graph, and with 0 for what
+    is not finite, such as logits of symbols that are never chosen."""
     y = outputs_of(tried.call_once(x), tuple(x.shape[:2]))
     return y.masked_fill(~y.isfinite(), 0.0)
 

@@ -26,7 +26,8 @@ def reference(
 ) -> Tensor:  # fmt: skip
     """Attention in fp64, (B, H, T, D); mask (T, T) bool, True = may attend.
 
-    Mistakes: another scale, another fill, or a softmax over another axis.
+    Another scale than 1/sqrt(D), another fill of blocked scores, and a softmax over another axis
+    than that of the keys are common mistakes.
     """
     q, k, v = q.double(), k.double(), v.double()
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)

@@ -40,16 +40,18 @@ def explain_map(reads: Tensor) -> Description | None:
     ahead = reads & future
     if not ahead.any():
         return None
-    if not (reads & (distance < 0)).any() and ahead.sum() > T:
+    reads_earlier = bool((reads & (distance < 0)).any())
+    if not reads_earlier and ahead.sum() > T:  # more than a shift, which reads one input each
         what = "positions read later ones, never earlier ones"
         return Description(what, "", "look for a mask turned around")
     if torch.equal(ahead, future):  # each reads all that is later
         look = "a mask that is missing or has no effect, or a mean, norm or filter over time"
         return Description(f"every position reads all {T} positions", "", f"look for {look}")
-    if T > 2 * FEW and not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
+    ends_are_few = T > 2 * FEW
+    if ends_are_few and not ahead[:, : T - FEW].any() and bool(ahead[: T - FEW, -1].all()):
         what = f"every position reads the last of {T} inputs"
         return Description(what, "", "look for torch.roll, which wraps around, or an index of -1")
-    if T > 2 * FEW and not ahead[FEW:].any():
+    if ends_are_few and not ahead[FEW:].any():
         readers = ahead.any(1).nonzero().flatten().tolist()
         what = f"later inputs are read at {in_words('position', readers)} only"
         look = "look for torch.roll, which wraps around, or a query whose keys are all blocked"
@@ -134,13 +136,13 @@ def record_modules(
         return parts
 
     try:
-        _hooked(tried, module, x[: max(1, T // 2)], keep_shapes)
+        _outputs_with_hooks(tried, module, x[: max(1, T // 2)], keep_shapes)
     except REFUSALS:  # as of a model of one length
         shapes_of.clear()
-    return _hooked(tried, module, x, keep_parts)[:, begin:end], recorded
+    return _outputs_with_hooks(tried, module, x, keep_parts)[:, begin:end], recorded
 
 
-def _hooked(
+def _outputs_with_hooks(
     tried: Subject,
     module: nn.Module,
     x: Tensor,

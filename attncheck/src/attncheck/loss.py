@@ -15,10 +15,9 @@ from .calls import TARGETS, Model, Own, arguments_of, floats_of, loss_of, module
 from .outcomes import (
     REFUSALS,
     CannotCheck,
-    CheckFailed,
     Passed,
     as_assertion,
-    in_one_line,
+    not_applicable_if_refused,
 )
 from .states import TRAINING, State, seed_all
 from .subject import Sizes, Subject, prepared, relative
@@ -126,9 +125,9 @@ def _require_labels_unread(tried: Subject, labeled: LabeledLoss) -> None:
     predict."""
     ids = tried.draw(tried.rows_at_once(1), tried.usual_length)
     labels = tried.other_inputs(ids)
-    others = torch.cat([labels[:, :-1], tried.other_inputs(labels)[:, -1:]], 1)
+    with_another_last = torch.cat([labels[:, :-1], tried.other_inputs(labels)[:, -1:]], 1)
     logits = _logits_beside(tried, labeled, ids, labels)
-    change = relative(_logits_beside(tried, labeled, ids, others), logits)
+    change = relative(_logits_beside(tried, labeled, ids, with_another_last), logits)
     if change > READ:
         raise tried.failed(
             f"logits depend on the labels, by {change:.2g} of their std",
@@ -138,7 +137,6 @@ def _require_labels_unread(tried: Subject, labeled: LabeledLoss) -> None:
 
 def _logits_beside(tried: Subject, labeled: LabeledLoss, ids: Tensor, labels: Tensor) -> Tensor:
     """The logits (B, T, V) that a model returns beside the loss of labels (B, T)."""
-
     seed_all(0, tried.device)
     _, outputs, _ = _call_with_loss(tried, _with_fixed_text(labeled, ids, labels))
     return next(iter(outputs.values())).detach()
@@ -279,7 +277,7 @@ def _call_with_loss(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tenso
         ids = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         seen.append((ids.cpu(), floats_of(output, tuple(ids.shape[:2]))))
 
-    rows = min(4, tried.rows, max(1, tried.affordable_sequences(tried.length, 0.25)))
+    rows = min(4, tried.rows, max(1, tried.affordable_sequences(tried.length, share=0.25)))
     ids = tried.draw(tried.rows if tried.fixed_rows else rows, tried.usual_length)
     handle = module.register_forward_hook(keep, with_kwargs=True)
     try:
@@ -293,9 +291,9 @@ def _call_with_loss(tried: Subject, loss: Loss) -> tuple[Tensor, dict[str, Tenso
 
 
 def _require_known_targets(tried: Subject, loss: LabeledLoss, name: str) -> list[str]:
-    """CheckFailed if the logits at t are compared neither with the targets at t nor with those at
-    t + 1, where no convention says which; or if the last position learns a token, or the softmax
-    is applied twice. Returns with which ones they are compared, in a phrase.
+    """CheckFailed if a loss does not compare the logits at t with the targets at t or at t + 1, of
+    which models want the one or the other; if the last position learns a token; or if the softmax
+    is applied twice. Returns a phrase that says with which targets it compares them.
 
     `name` is that of the argument that takes the targets.
     """
@@ -382,34 +380,29 @@ def assert_labels_ignored(
 def check_labels_ignored(
     tried: Subject, loss: LabeledLoss | None = None, ignored: int = IGNORED_LABEL
 ) -> Passed:
-    """Labels of -100 are ignored, see `assert_labels_ignored`."""
+    """Labels that are `ignored` count neither in a loss nor in its gradient, by default -100, or
+    -1 if the model refuses that and not -1; see `assert_labels_ignored`. CannotCheck if it
+    deliberately refuses them."""
     if loss is None:
         loss = labeled_loss(tried)
-        if (
-            ignored == IGNORED_LABEL
-            and not _takes(tried, loss, IGNORED_LABEL)
-            and _takes(tried, loss, -1)
-        ):
+        is_default = ignored == IGNORED_LABEL
+        if is_default and not _takes(tried, loss, ignored) and _takes(tried, loss, -1):
             ignored = -1  # as in nanoGPT
     said = f"labels of {ignored} count neither in the loss nor in its gradient"
+    refused = f"labels of {ignored} are refused"
     visits = Visits(tried, f"labels of {ignored} ")
-    try:
-        for state in visits.through(LOSS_MODES):
-            with visits.visit(state) as there:
-                said = _require_ignored(there, loss, ignored) or said
-    except REFUSALS as error:
-        if isinstance(error, CheckFailed):
-            raise
-        raise CannotCheck(f"labels of {ignored} are refused: {in_one_line(error)}") from error
+    for state in visits.through(LOSS_MODES):
+        with not_applicable_if_refused(refused), visits.visit(state) as there:
+            said = _require_ignored(there, loss, ignored) or said
     return visits.passed(said)
 
 
 def _takes(tried: Subject, loss: LabeledLoss, ignored: int) -> bool:
     """Whether a loss with some labels that are `ignored` raises no error."""
     with tried.in_state(WITH_GRADIENTS) as there:
-        ids = there.draw(1, there.accepted_length(24))
+        ids = there.draw(1, there.accepted_length(24))  # a short text
         labels = ids.clone()
-        labels[:, :4] = ignored
+        labels[:, :4] = ignored  # some of them
         try:
             _loss_of_text(there, loss, ids, labels)
         except REFUSALS:
@@ -572,7 +565,7 @@ def _trained_where_ignored(tried: Subject, loss: LabeledLoss, ids: Tensor, label
     if token is None:
         return ""
     said = f"the loss has a gradient by the logits at {t}"
-    # One token has most of what is negative, unless labels are smoothed.
+    # The token has nearly all that is negative, unless smoothed labels make others likelier, too.
     if float(at_t[token]) < 0.9 * float(at_t.clamp(max=0).sum()):
         said += f", which are trained as token {token}"
     return said

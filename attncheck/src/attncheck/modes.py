@@ -162,7 +162,7 @@ def _other_outputs_after(tried: Subject, earlier: Tensor, later: Tensor) -> str:
 
 
 def _left_changed(tried: Subject, x: Tensor) -> list[str]:
-    """The names of the numbers and tensors of the model that a call with x changes; they are
+    """The names of the numbers and tensors of the model that a call with x changes; the model is
     restored."""
     with tried.restoring():
         return changed_by_a_call(tried.model, lambda: tried(x))
@@ -239,7 +239,7 @@ def check_rows_independent(tried: Subject) -> Passed:
 def rows_compared(tried: Subject) -> int:
     """The size of the batch whose rows are compared with themselves alone: as many as a call of
     any other property has, of a large model fewer."""
-    affordable = tried.affordable_sequences(tried.usual_length, 0.25)
+    affordable = tried.affordable_sequences(tried.usual_length, share=0.25)
     return tried.rows_at_once(max(tried.effort.rows_mixed, min(MOST_ROWS, affordable)))
 
 
@@ -254,8 +254,7 @@ def require_rows_apart(tried: Subject) -> None:
             "(batch_first=True)",
         )
     x = tried.draw(rows_compared(tried), tried.usual_length)
-    # In training mode, or if random numbers are drawn there, too, a row gets others at another
-    # place of a batch, as those of dropout.
+    # Where calls draw random numbers, as for dropout, those of a row depend on its place.
     if tried.state.training or relative(tried(x), tried(x)) > SAME_OUTPUTS:
         return
     said = _other_outputs_in_another_row(tried, x)
@@ -351,11 +350,7 @@ def check_modes_agree(tried: Subject) -> Passed:
             continue
         with tried.in_state(replace(state, training=False)) as evaluation:
             try:
-                with _in_mode_of(tried, state) as there:
-                    trained = there(x)
-                    with there.restoring():
-                        _, draws = there.unseeded_outputs(x)
-                    by_chance = _by_another_seed(there, x, trained) if draws else 0.0
+                trained, by_chance = _outputs_and_chance(tried, state, x)
             except REFUSALS as error:
                 if state == TRAINING:
                     raise
@@ -391,6 +386,16 @@ def check_modes_agree(tried: Subject) -> Passed:
     if not_tried and not states:
         said = "training mode was not compared with evaluation mode"
     return Passed(said, states=tuple(states), not_tried=tuple(not_tried))
+
+
+def _outputs_and_chance(tried: Subject, state: State, x: Tensor) -> tuple[Tensor, float]:
+    """The outputs for x in the mode of a state, see `_in_mode_of`, and by how much another random
+    seed changes them; 0 if a call draws no random numbers."""
+    with _in_mode_of(tried, state) as there:
+        outputs = there(x)
+        with there.restoring():
+            _, draws = there.unseeded_outputs(x)
+        return outputs, _by_another_seed(there, x, outputs) if draws else 0.0
 
 
 def _why_modes_differ(tried: Subject, state: State, x: Tensor) -> tuple[str, bool]:

@@ -114,15 +114,16 @@ def cause_from(search: Callable[[], R], unknown: R) -> R:
 
 
 @contextmanager
-def not_applicable_if_refused(what: str) -> Iterator[None]:
+def not_applicable_if_refused(said: str) -> Iterator[None]:
     """If the model deliberately refuses what is tried inside (see `is_deliberate`), CannotCheck is
-    raised instead; a crash, CheckFailed and CannotCheck pass through."""
+    raised instead, which says so in these words, and why; a crash, CheckFailed and CannotCheck
+    pass through."""
     try:
         yield
     except PROBE_ERRORS as error:
         if isinstance(error, CheckFailed | CannotCheck) or not is_deliberate(error):
             raise
-        raise CannotCheck(f"{what} is refused: {in_one_line(error)}") from error
+        raise CannotCheck(f"{said}: {in_one_line(error)}") from error
 
 
 def ranges_in_words(numbers: list[int]) -> str:

@@ -98,7 +98,7 @@ def check_padding_ignored(
     T = tried.accepted_length(min(PADDED, tried.dense_length))
     visits = Visits(tried, "padding ")
     wanted = PADDINGS if side == EVERY_SIDE else (side,)
-    sides, refused = _sides_that_are_accepted(tried, wanted, call, T)
+    sides, refused = _accepted_sides(tried, wanted, call, T)
     visits.not_tried += refused
     for state in visits.through(PADDING_STATES):
         # Of a large model, states beside evaluation mode are tried with one side.
@@ -114,7 +114,7 @@ def check_padding_ignored(
     return visits.passed(f"{said}: {', '.join(sides)}")
 
 
-def _sides_that_are_accepted(
+def _accepted_sides(
     tried: Subject, sides: tuple[str, ...], call: Masked, T: int
 ) -> tuple[tuple[str, ...], list[str]]:
     """On which of the sides the model takes padding, and a phrase for the report on each one that
@@ -198,12 +198,14 @@ def _require_unread_in(
 def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
     """CheckFailed if outputs at tokens move as padded tokens are replaced, in a batch of rows with
     different padding and in one row alone; `NotFinite` if outputs at tokens are not finite."""
-    three = padded_rows(side, T)
-    batches = [three, three[-1:]]
-    if tried.rows == 1:
-        batches = [three[1:2], three[-1:]]
-    elif not tried.effort.every_padding:
-        batches = [three[:2], three[-1:]] if side == "left" else [three[1:]]
+    without, less, more = padded_rows(side, T).split(1)
+    batches = [torch.cat([without, less, more]), more]
+    if tried.rows == 1:  # it takes one row at a time
+        batches = [less, more]
+    elif not tried.effort.every_padding:  # of a large model
+        batches = [torch.cat([without, less]), more]
+        if side != "left":
+            batches = [torch.cat([less, more])]
     for real in batches:
         rows = len(real)
         padded = replace(tried, rows=rows, call=_with_mask(call, real), seed_each_call=True)
@@ -382,8 +384,8 @@ def assert_documents_separate(
 
 
 def documents_argument(tried: Subject) -> Numbered:
-    """The call with the numbers of documents as the argument of the model that is named so, if
-    there are several one with which calls have worked; CannotCheck if there is none."""
+    """The call that gives the numbers of documents as the argument that is named so; if there are
+    several, as the first with which calls have worked. CannotCheck if there is none."""
     names = [name for name in DOCUMENTS if name in arguments_of(tried.model)]
     if not names:
         raise CannotCheck("give separator, or call(model, ids, document)")
@@ -410,7 +412,8 @@ def check_documents_separate(
         call = documents_argument(tried)
     visits = Visits(tried, "documents ")
     for state in visits.through(PACKED_MODES):
-        with not_applicable_if_refused("a mark of documents"), visits.visit(state) as there:
+        refused = "a mark of documents is refused"
+        with not_applicable_if_refused(refused), visits.visit(state) as there:
             change = _require_documents_apart(there, separator, call)
             if change <= 1e-3:
                 continue
@@ -443,11 +446,13 @@ def _require_documents_apart(
         for ids in (x, other):
             ids[ids == separator] = tried.usable_ids[tried.usable_ids != separator][0]
             ids[borders] = separator
-    document = torch.bucketize(at, borders, right=True)
-    # A separator may be the last token of a document or the first one of the next.
+    document = torch.bucketize(at, borders, right=True)  # (T,): 0, 1 or 2
+    # A separator is in the document before it as an output, and in the one after it as an input:
+    # it may be the last token or the first one.
     of_output = document if call is not None else torch.bucketize(at, borders)
     crosses = document[:, None] < of_output  # (T, T): from the input j to the output t
-    crosses &= torch.maximum(at[:, None], at) >= tried.prefix  # whose inputs may see each other
+    in_prefix = torch.maximum(at[:, None], at) < tried.prefix  # where all may see each other
+    crosses &= ~in_prefix
 
     def outputs(ids: Tensor, document: Tensor) -> Tensor:
         """The outputs for ids (B, T), each token of which is in a document, (T,) or (B, T)."""
@@ -471,17 +476,18 @@ def _require_documents_apart(
             f"documents at {borders.tolist()}",
             "block keys of others, and reset what a shift, a convolution or a state carries",
         )
-    if call is not None and tried.rows > 1 and not tried.fixed_rows:  # it takes two rows
+    takes_two_rows = tried.rows > 1 and not tried.fixed_rows
+    if call is not None and takes_two_rows:
         later = torch.bucketize(at, borders + 2, right=True)
         _require_own_documents(tried, outputs, x, document, later)
     if tried.state.in_own_dtype:
         return 0.0  # rounding is another one at another length
     begin, end = borders.tolist()
-    first = begin + (call is None)  # the first token, behind a separator
+    first = begin if call is not None else begin + 1  # the first token behind a separator
     changes = []
     for start in (begin, first):  # alone, the document may have its separator or not
-        alone = outputs(x[None, start:end], 0 * at[start:end])[:, first - start :]
-        changes.append(relative(alone, whole[:, first:end]))
+        alone = outputs(x[None, start:end], torch.zeros(end - start, dtype=torch.int64))
+        changes.append(relative(alone[:, first - start :], whole[:, first:end]))
     return min(changes)
 
 

@@ -12,7 +12,9 @@ from .states import EVALUATION, State
 from .subject import SizesAndCall, Subject, prepared, steady
 
 EXACT_INTEGERS = {"bfloat16": 256, "float16": 2048}  # up to which each is represented
-WRONG_EVERYWHERE = 0.5  # of the standard deviation; rounding of right models is below a tenth
+# Of the standard deviation of outputs.
+MOST_ROUNDING = 0.1  # of right models
+WRONG_EVERYWHERE = 0.5
 
 
 @as_assertion
@@ -83,7 +85,7 @@ def _require_precision(tried: Subject, state: State, x: Tensor) -> None:
         window = max(8, first // 4)
         windows = [part for part in off[first:].split(window) if len(part) == window]
         late = min((float(part.median()) for part in windows), default=0.0)
-        if late > 8 * early and late > 0.1:
+        if late > 8 * early and late > MOST_ROUNDING:
             said = (
                 f"in {name} outputs from position {first} on are off those in fp64 by {late:.2g} "
                 f"of their std, at the first positions by {early:.2g}"

@@ -185,7 +185,8 @@ def checkup(
     skipped: list[str] = []
     explained: set[str] = set()
     for title, check in checks.items():
-        if any(r.check in FIRST and r.status == "fault" for r in results) or title in explained:
+        fundamental = any(r.check in FIRST and r.status == "fault" for r in results)
+        if fundamental or title in explained:  # after such a fault, its result means nothing
             skipped.append(title)
             continue
         result = _run_check(title, check)
@@ -204,9 +205,10 @@ def checkup(
 
 
 def _run_check(title: str, check: Check) -> PropertyResult:
-    """The result of a property under its title, whatever is raised: "fault" or "suspicious" for
-    CheckFailed, "not applicable" for CannotCheck, "failed" for another error of the model, and
-    "error" for one of the checkup itself."""
+    """The result of a check under its title, with a status for whatever is raised: "fault" or
+    "suspicious" for CheckFailed, "not applicable" for CannotCheck, "failed" for another error of
+    the model, "error" for one of the checkup itself; else "ok", or "failed" if the model has
+    raised an error in a state that it must support."""
     try:
         passed = check()
     except CheckFailed as failed:

@@ -123,13 +123,13 @@ def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A matrix, enlarged if its entries are smaller than about those of a trained model; any other
+    """A matrix, enlarged if its numbers are smaller than about those of a trained model; any other
     weight, and a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
     if weight.ndim < 2:
         return weight
-    usual = weight.shape[-1] ** -0.5  # keeps the size of what it multiplies
+    keeps_size = weight.shape[-1] ** -0.5  # of what the matrix multiplies; trained ones are larger
     size = root_mean_square(weight)
-    return weight * max(1.0, 2 * usual / size) if size else weight
+    return weight * max(1.0, 2 * keeps_size / size) if size else weight
 
 
 def slightly_other(weight: Tensor, rng: torch.Generator, *, share: float = 0.01) -> Tensor:
@@ -243,14 +243,15 @@ def changed(
         undo.callback(random.setstate, random.getstate())
         if numpy := loaded_numpy():
             undo.callback(numpy.random.set_state, numpy.random.get_state())
-        tensors: dict[int, Tensor] = {}
+        # What modules hold, by which they also get back their mode.
+        tensors: dict[int, Tensor] = {}  # by id
         contents: list[tuple[Container, Any]] = []
         for part in module.modules():
             _note_contents(vars(part), contents, tensors)
         undo.callback(_refill_all, contents)
         weights = list(module.parameters())
-        frozen = not any(w.requires_grad for w in weights)
-        trained = {id(w) for w in weights if w.requires_grad or frozen}
+        all_frozen = not any(w.requires_grad for w in weights)
+        trained = {id(w) for w in weights if w.requires_grad or all_frozen}
         for key, x in tensors.items():
             own = new = x.data
             if x.is_floating_point() and dtype is not None and dtype != own.dtype:

@@ -154,7 +154,8 @@ class Subject:
         return self.sample[row, first + torch.arange(T)]
 
     def other_inputs(self, x: Tensor) -> Tensor:
-        """Random inputs of x's shape, which differ from x at every position."""
+        """Random inputs that differ from x at every position: ids, or normal vectors of x's
+        standard deviation."""
         if x.is_floating_point():
             return torch.randn(x.shape, generator=self.rng).to(x) * x.std()
         ids = self.usable_ids
@@ -166,7 +167,8 @@ class Subject:
         return replace(self, rng=torch.Generator().manual_seed(0))
 
     def accepted_length(self, T: int) -> int:
-        """T, at most the length of the sample; that length itself if the model takes no other."""
+        """T, at most the length of the sample; or that whole length if the model refuses T, as it
+        does if it takes no other length."""
         T = min(T, self.length)
         x = self.draw(2, T)  # also if T is known, so that later inputs do not depend on that
         if T not in self.accepted_lengths:
@@ -188,6 +190,7 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights; the CPU if there are none."""
         return self.weights[0].device if self.weights else torch.device("cpu")
 
     @property
@@ -200,7 +203,9 @@ class Subject:
         """The share of the largest change of outputs that counts as rounding, by the dtype that
         the weights have at the moment."""
         dtype = next((w.dtype for w in self.weights if w.is_floating_point()), torch.float32)
-        return {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3}.get(dtype, 2e-2)
+        of_bfloat16 = 2e-2
+        known = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3}
+        return known.get(dtype, of_bfloat16)
 
     @contextmanager
     def in_state(self, state: State) -> Iterator["Subject"]:
@@ -256,11 +261,13 @@ class Subject:
         return changed(self.model, training=None, unwritten=self.unwritten)
 
     def repeatable(self) -> AbstractContextManager[None]:
-        """In training mode, in which a call may change the model, afterward it is as now."""
+        """`restoring` for a model in training mode, in which a call may change it; in evaluation
+        mode nothing is restored."""
         return self.restoring() if self.state.training else nullcontext()
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """The model is in evaluation mode with its own weights, and afterward as it was."""
+        """Inside, the model is in evaluation mode, with its own weights and dtype; afterward it is
+        as before."""
         return changed(self.model, unwritten=self.unwritten)
 
     def unseeded_outputs(self, x: Tensor) -> tuple[Tensor, bool]:
@@ -321,7 +328,8 @@ class Subject:
         return FOR_LARGE if self.dense_length < min(self.length, DENSE) else FOR_SMALL
 
     def affordable_sequences(self, T: int, share: float = 1.0) -> int:
-        """How many sequences of T inputs may be given in a share of the time of one scan."""
+        """How many sequences of T inputs may be given to the model, at the cost of one scan, or of
+        a share of it."""
         return int(share * MULTIPLICATIONS / (self.multiplications_per_position * T))
 
     @property
@@ -337,7 +345,7 @@ class Subject:
     def usual_length(self) -> int:
         """The length of most sequences that are tried: the whole one, but of a large model a
         shorter one."""
-        if self.affordable_sequences(self.length) >= 2 * MOST_ROWS:
+        if self.affordable_sequences(self.length) >= 2 * MOST_ROWS:  # two whole batches
             return self.length
         return self.accepted_length(self.dense_length)
 
@@ -515,7 +523,7 @@ def _subject_that_can_be_called(
                 most = min(
                     MOST_ROWS if rows is None else rows,
                     2 * MOST_NUMBERS // y.numel(),  # y is of 2 rows
-                    max(2, made.affordable_sequences(made.length, 4.0)),
+                    max(2, made.affordable_sequences(made.length, share=4.0)),
                 )
                 return replace(made, rows=_most_rows(made, most))
     raise CannotCheck(_why_not_called(model, sample, errors[0])) from errors[0]
@@ -642,8 +650,8 @@ def prime_up_to(most: int) -> int:
 
 
 def real_tokens(side: str, T: int) -> Tensor:
-    """Where a row of T has tokens, (T,) bool: all but a third of padding, or somewhat less, which
-    is "left", "right", on "both sides" each, or else between the tokens."""
+    """(T,) bool, true at the tokens of a row. The rest is padding, up to a third of the row, on
+    the side "left", "right", so much on each of "both sides", or else between the tokens."""
     at = torch.arange(T)
     n = prime_up_to(T // 3)
     match side:
@@ -780,13 +788,14 @@ def steady_call_of(tried: Subject) -> SteadyCall:
 
 
 def _find_steady(tried: Subject, x: Tensor, more: Tensor) -> Subject:
-    """`steady`, seen from calls with two batches of inputs, x and more."""
+    """The subject, called in the plainest way in which outputs for x are the same again after a
+    call with `more`; see `steady`."""
     first = tried(x)
     if tried.effort.every_state:
-        tried(more)
+        tried(more)  # after which outputs may differ
     beside_others = tried(torch.cat([x, more]))[: len(x)]
     again, draws = tried.unseeded_outputs(x)
-    # Outputs may be the same though random numbers are drawn, by chance.
+    # Outputs may be the same by chance though random numbers are drawn.
     if not draws and _same(again, first) and _same(beside_others, first):
         return tried
     alone = replace(tried, rows=tried.rows if tried.fixed_rows else 1)
@@ -810,8 +819,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference of a from b, as a share of b's standard deviation; of the largest of
-    b if that is 0, and itself if b is 0 throughout."""
+    """The largest difference of a from b, divided by b's standard deviation; if that is 0, by b's
+    largest number; and if b is 0 throughout, by 1. 0 if both are empty."""
     if not b.numel():
         return 0.0
     spread = float(b.std()) if b.numel() > 1 else 0.0

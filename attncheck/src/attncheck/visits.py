@@ -41,9 +41,9 @@ class Visits:
 
     @contextmanager
     def noting(self, state: State) -> Iterator[None]:
-        """Inside, the property is tried in a state. If nothing is raised, it held there. If it
-        held before and the model raises an error, or it cannot be tried, that is noted and goes no
-        further; any other error does, as does CheckFailed."""
+        """Inside, the property is tried in a state, which is added to `held_in` if nothing is
+        raised. CheckFailed is raised, and any error before the property has held in a state; of a
+        later state, what the model raises is noted in `not_tried` and goes no further."""
         try:
             yield
         except REFUSALS as error:

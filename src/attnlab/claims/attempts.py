@@ -173,8 +173,8 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
             if name not in today and name not in claim.predictions:
                 dropped[name] = f"- `{name}`: {then.says} {result_of(then, attempt)}"
             elif name in today and has_other_threshold(then.bounds, today[name].bounds):
-                at = " to ".join(f"{x:g}" for x in sorted(then.bounds))
-                moved[name] = f"- `{name}`, {at}: {then.says} {result_of(then, attempt)}"
+                bounds = " to ".join(f"{x:g}" for x in sorted(then.bounds))
+                moved[name] = f"- `{name}`, {bounds}: {then.says} {result_of(then, attempt)}"
     if dropped:
         paragraphs.append("\n".join(["Declared then, and not today:\n", *dropped.values()]))
     if moved:
@@ -182,7 +182,7 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
     return "\n\n".join(["## Earlier tests", *paragraphs]) if paragraphs else ""
 
 
-def changed_words(judged: JudgedClaim) -> str:
+def section_on_changed_words(judged: JudgedClaim) -> str:
     """The section of a page on words that were changed after the runs; empty if there are none."""
     lines = wordings_at_test(judged)
     if not lines:

@@ -10,7 +10,12 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnlab.claims.attempts import Attempt, attempts_in_words, attempts_of, changed_words
+from attnlab.claims.attempts import (
+    Attempt,
+    attempts_in_words,
+    attempts_of,
+    section_on_changed_words,
+)
 from attnlab.claims.claim import Claim, Prediction, overrides_and_rates
 from attnlab.claims.elsewhere import RowsByFile, committed_rows
 from attnlab.claims.finding import Finding, rows_of_findings
@@ -143,8 +148,8 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
 
 
 def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
-    """The generated part of a claim's page: what came out, how to repeat it, the details, and
-    earlier attempts."""
+    """The generated part of a claim's page: what came out, how to repeat it, the details, earlier
+    attempts, and words that were changed after the runs. Empty paragraphs are left out."""
     claim = judged.claim
     # Each run once, also if several predictions read it.
     rows = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
@@ -166,7 +171,7 @@ def page_block(judged: JudgedClaim, attempts: Sequence[Attempt] = ()) -> str:
         ladders(judged),
         f"## Arms\n\n{ABOUT_ARMS}\n\n{arm_table(judged)}",
         attempts_in_words(judged, attempts),
-        changed_words(judged),
+        section_on_changed_words(judged),
         folded("Every seed", seed_tables(judged)),
         folded("Settings of all arms", settings_table(claim)),
     ]
@@ -191,7 +196,7 @@ def verdict_and_where(judged: JudgedClaim) -> str:
         if evidence.role == "control" and evidence.verdict != "confirmed":
             where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}")
         elif evidence.is_undecided:
-            where["Undecided"].append(condition + doubt_in_words(judged, key))
+            where["Undecided"].append(condition + why_undecided_in_parentheses(judged, key))
         elif evidence.is_for:
             where["True"].append(condition)
         elif evidence.is_against:
@@ -208,15 +213,16 @@ def verdict_and_where(judged: JudgedClaim) -> str:
     return "\n".join(lines)
 
 
-def doubt_in_words(judged: JudgedClaim, key: str) -> str:
+def why_undecided_in_parentheses(judged: JudgedClaim, key: str) -> str:
     """Why a prediction, by its key, is open: that it is not trained yet, or why its own rows,
     which decide it, do not count. In parentheses; empty if its seeds simply do not decide."""
-    doubts: dict[str, None] = {}  # in order, each once
+    reasons: dict[str, None] = {}  # in order, each once
     for finding in judged.findings:
         if finding.key == key:
             why = judged.why_open(finding) if finding.values else not_trained_yet(finding)
-            doubts |= {why: None} if why else {}
-    return f" ({'; '.join(doubts)})" if doubts else ""
+            if why:
+                reasons[why] = None
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def not_trained_yet(finding: Finding) -> str:
@@ -288,6 +294,7 @@ def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
     """The settings in which the arms of two findings differ. All settings of the attention count
     as one, "attn", and those of the number of steps as "steps"; "what is measured" is another."""
     apart = set()
+    # Arm by arm: the first of one prediction has the part of the first of the other.
     for one, other in zip(a.arms.values(), b.arms.values(), strict=False):
         mine = arm_settings(one.overrides, experiments)
         others = arm_settings(other.overrides, experiments)
@@ -304,7 +311,8 @@ def settings_apart(a: Finding, b: Finding, experiments: Path) -> set[str]:
 
 
 def reach_paragraph(judged: JudgedClaim) -> str:
-    """The line of reach under the verdict."""
+    """The line under the verdict that says on which models, lengths, rates, seeds and processors
+    it stands."""
     return f"**Reach**: {reach_line(judged)}."
 
 
@@ -335,9 +343,11 @@ def processors_in_words(judged: JudgedClaim) -> str:
     if len(judged.again) < len(needed):
         repeated = f"{len(judged.again)} of {len(needed)} predictions"
         return f"**One processor, in part two.** {repeated} were repeated on {there}: the same."
-    models = {name.partition(" (")[0] for name in first}
-    others = {name.partition(" (")[0] for name in second}
-    two = "two processors" if models.isdisjoint(others) else "two instruction sets"
+    # Without the instruction set, which each has in parentheses.
+    first_models = {name.partition(" (")[0] for name in first}
+    second_models = {name.partition(" (")[0] for name in second}
+    is_on_others = first_models.isdisjoint(second_models)
+    two = "two processors" if is_on_others else "two instruction sets"
     return (
         f"**Same on {two}**, {here} and {there}. Each prediction that decides was repeated with "
         f"the same seeds, whose values differ by at most {largest_differences(judged)}."
@@ -446,8 +456,9 @@ def power_in_words(finding: Finding) -> str:
 
 
 def is_share_of_attention(prediction: Prediction) -> bool:
-    """Whether a prediction is about what X keeps of what attention gives: its arms are X, none and
-    softmax attention, and it judges X - none + s (none - softmax)."""
+    """Whether a prediction is about the share s of what attention gives that X keeps: its arms are
+    X, none and softmax attention, and it judges X - none + s (none - softmax), so that its weights
+    are 1, s - 1 and -s."""
     weights = prediction.weights
     return len(weights) == 3 and weights[0] == 1 and math.isclose(sum(weights), 0, abs_tol=1e-9)
 
@@ -545,10 +556,10 @@ def ladders(judged: JudgedClaim) -> str:
         if not finding.prediction.sizes or len(finding.values) < 2:  # one has no standard error
             continue
         lines = []
-        for (at, size), of_size in zip(
+        for (size_name, size), differences in zip(
             finding.prediction.sizes.items(), differences_by_size(finding), strict=True
         ):
-            lines.append([at, f"{size.parameters:,}", mean_with_error(of_size)])
+            lines.append([size_name, f"{size.parameters:,}", mean_with_error(differences)])
         unit = finding.prediction.unit
         difference = f"difference of {finding.prediction.metric}"
         table = markdown_table(["size", "parameters", difference], lines)
@@ -613,7 +624,8 @@ def settings_table(claim: Claim) -> str:
 def block_of_all_claims(published: Sequence[JudgedClaim]) -> str:
     """The generated part of the page of all claims: a table with the sentence, its verdict and
     reach, how many predictions were at risk, and what the first one measured; why the words of
-    each verdict are as they are; and how likely a verdict is wrong by chance."""
+    each verdict are as they are; how likely a verdict is wrong by chance; and what the runs of
+    each claim took."""
     lines = []
     reasons = []
     for judged in sorted(published, key=lambda judged: judged.claim.order):

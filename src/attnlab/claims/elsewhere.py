@@ -153,6 +153,12 @@ def findings_by_others(
             continue
         by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
-        tally = judge(values, prediction.above, prediction.below, prediction.always, len(values))
+        tally = judge(
+            values,
+            low=prediction.above,
+            high=prediction.below,
+            always=prediction.always,
+            most_seeds=len(values),
+        )
         theirs = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
         yield file.parent.name, theirs

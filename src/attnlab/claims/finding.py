@@ -149,9 +149,13 @@ def judge_prediction(
         arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
     }
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    low = prediction.above  # it agrees if its value is above this
-    high = prediction.below
-    tally = judge(values, low, high, prediction.always, len(seeds))
+    tally = judge(
+        values,
+        low=prediction.above,
+        high=prediction.below,
+        always=prediction.always,
+        most_seeds=len(seeds),
+    )
     known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
     return Finding(
         name, prediction, steps, arms, seeds, tested, rows_of, scores, values, tally, known

@@ -112,7 +112,8 @@ class Trial(Arm):
     task: Task
     steps: int
     seeds: Sequence[int]  # of the test
-    before: "Trial | None" = None  # whose rate comes first: n steps, or the partner of a control
+    # From whose rate this one follows: that after n steps, or that of the partner of a control.
+    rate_from: "Trial | None" = None
     share: float = 0.0  # of a control: its rate is this share of that of its partner
 
     def choose(self, rows: Mapping[Run, Row]) -> Choice:
@@ -122,15 +123,15 @@ class Trial(Arm):
         two neighbors are tried; or no other if all pilots at that rate solved the task within n
         steps. A control has its share of the rate of its partner.
         """
-        before = self.before
-        if before is None:
+        source = self.rate_from
+        if source is None:
             return super().choose(rows)
-        choice = before.choose(rows)
+        choice = source.choose(rows)
         if choice.rate is None:
             return choice
         if self.share:
             return Choice(float(f"{choice.rate * self.share:.2g}"))
-        at_best = [before.read(rows[before.run(seed, choice.rate)]) for seed in self.selection]
+        at_best = [source.read(rows[source.run(seed, choice.rate)]) for seed in self.selection]
         # Runs that solved the task have ended. After 4 n steps there is nothing else to compare,
         # unless accuracy at another length of sequences is.
         if self.task.length is None and all(reading.solved for reading in at_best):
@@ -138,7 +139,7 @@ class Trial(Arm):
         rates = sorted(choice.scores)
         best = rates.index(choice.rate)
         neighbors = tuple(rates[max(0, best - 1) : best + 2])  # with the best one itself
-        return replace(self, rates=neighbors, before=None).choose(rows)
+        return replace(self, rates=neighbors, rate_from=None).choose(rows)
 
     def score(self, row: Row) -> float:
         """The number by which learning rates are compared: smaller is better."""
@@ -192,11 +193,11 @@ def trial_of(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
     if task.floor is not None:  # a task that can be solved: then the run ends
         words.append("callbacks=solved")
     words += [word for word in protocol.overrides(name) if word not in task.overrides]
-    before = None
-    if arm.rate_of_sdpa:
-        before = trial_of(protocol, protocol.partner(name), task, times)
+    rate_from = None
+    if arm.rate_of_sdpa:  # a control, whose rate is a share of its partner's
+        rate_from = trial_of(protocol, protocol.partner(name), task, times)
     elif times > 1:
-        before = trial_of(protocol, name, task, 1)
+        rate_from = trial_of(protocol, name, task, times=1)
     return Trial(
         overrides=tuple(words),
         last=(f"trainer.max_steps={times * n}", f"trainer.val_check_interval={n}"),
@@ -206,7 +207,7 @@ def trial_of(protocol: Protocol, name: str, task: Task, times: int) -> Trial:
         seeds=[arm.seeds_from + seed for seed in protocol.test_seeds],
         task=task,
         steps=times * n,
-        before=before,
+        rate_from=rate_from,
         share=arm.rate_of_sdpa,
     )
 
@@ -219,7 +220,7 @@ def rows_at_n_and_4n(rows: Mapping[Run, Row]) -> dict[Run, Row]:
         n = task_steps(run)
         if run == with_steps(run, LONG * n):
             found[with_steps(run, n)] = row
-        elif row["status"] != "finished":
+        elif row["status"] != "finished":  # it solved its task, or diverged
             found.setdefault(with_steps(run, LONG * n), row)
     return found
 

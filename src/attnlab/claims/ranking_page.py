@@ -130,7 +130,7 @@ def cell_in_words(cell: Cell) -> str:
     rate that differs from the partner's, where there are any. A baseline has the median alone."""
     if not cell.unit:  # not finished
         return cell.verdict
-    digits = {"nats": 3, "steps": 0}.get(cell.unit, 1)
+    digits = {"nats": 3, "steps": 0, "points": 1}[cell.unit]
     if math.isfinite(cell.value):
         median_and_unit = f"{cell.value:,.{digits}f} {cell.unit}"
     elif cell.diverged:
