@@ -167,12 +167,21 @@ class Plain(torch.nn.Module):
         return 3 * T
 
 
+BOTH = {"flops", "state"}
+
+
 @pytest.mark.parametrize(
     ("layer", "told"),
     [
         (Changed, set()),
-        (Told, set()),
-        (type("Own", (Told,), {"same_costs": True}), set()),
+        (Told, {"state"}),
+        (type("Own", (Told,), {"same_costs": True}), {"state"}),
+        (type("Part", (Changed,), {"mix_flops": lambda _, keys: keys}), set()),
+        (type("Silent", (Told,), {"merge": SelfAttention.merge}), set()),
+        (
+            type("Whole", (Changed,), {"flops": lambda *_: 5, "state": lambda *_: 7}),
+            {"flops", "state"},
+        ),
         (Same, {"flops", "state"}),
         (type("SameAgain", (Same,), {"merge": SelfAttention.merge}), set()),
         (OnlySettings, {"flops", "state"}),

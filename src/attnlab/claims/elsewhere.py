@@ -52,7 +52,8 @@ class OtherReading:
 
     def score(self, metric: str) -> float | None:
         """The metric after the steps of the arm, infinite for a run that diverged; None if the row
-        does not have it. A curve has losses by step, and the accuracy `every` so many steps."""
+        does not have it. A curve has losses by step, and a list of accuracies, one after each
+        `every` steps."""
         values = self.row["values"]
         if self.row["status"] == "diverged" or (self.ends_there and metric in values):
             return metric_of(self.row, metric, worst=math.inf)
@@ -61,7 +62,7 @@ class OtherReading:
         curve = values["curve"]
         if metric == "val_loss" and str(self.steps) in curve["losses"]:
             return float(curve["losses"][str(self.steps)])
-        number = self.steps // curve["every"]  # the first accuracy is that after `every` steps
+        number = self.steps // curve["every"]
         if metric == "val_accuracy" and number <= len(curve["accuracy"]):
             return float(curve["accuracy"][number - 1])
         return None

@@ -79,7 +79,7 @@ def refuse_unhealthy(config: "RunConfig", name: str) -> None:
 def name_of_directory(config: "RunConfig", name: str) -> str:
     """The name of the directory of a user's variant: its own name, and a digest of its settings,
     which have a digest of its code, so that rows are never mixed after a change."""
-    short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", name)[:60]
+    short = re.sub(r"[^a-zA-Z0-9_.=,-]+", "_", name)[:60]  # names of files are limited
     digest = hashlib.sha256(repr(config.settings.attn).encode()).hexdigest()
     return f"{short}~{digest[:8]}"
 
@@ -119,9 +119,9 @@ def keys_with_verdict(protocol: Protocol, table: Table, *, quick: bool) -> list[
 
 
 def sample_of_cells(table: Table, with_verdict: Sequence[CellKey]) -> list[CellKey]:
-    """The cells that are repeated: 30 of those in which 9 or 10 of 10 seeds are on one side, so
-    that one more or one less changes the verdict. Which ones follows from a digest of their names,
-    so that a new variant adds cells and does not exchange them all."""
+    """The cells that are repeated: at most 30 of those in which 9 or 10 of 10 seeds are on one
+    side, so that one more or one less makes or changes a verdict. They are drawn by a digest of
+    their names, so that a new variant adds cells and does not exchange them all."""
     close = [key for key in with_verdict if table[key].agree >= CLOSE]
     return sorted(close, key=digest_of_cell)[:SAMPLE]
 

@@ -124,15 +124,16 @@ def run_round(
     left = list(runs)[::-1]  # reversed, so that pop takes the first
     errors: list[BaseException] = []
 
-    def due() -> Iterator[tuple[Run, Path, Path, Sequence[str]]]:
+    def arguments_of_runs() -> Iterator[tuple[Run, Path, Path, Sequence[str]]]:
         """The arguments of `train` for each run that still may begin."""
         while left and not errors and time.monotonic() < until:
             run = left.pop()
             reads = work.reads.get(without_rate(run.overrides), ())
             yield run, directory_of(run, work.outputs, work.commit), work.folder, reads
 
-    for (run, *_), future in workers.each(train, due()):
+    for (run, *_), future in workers.each(train, arguments_of_runs()):
         if error := future.exception():
+            # A process that died does not say in which run.
             errors.append(BadInput(f"{run}: {error}") if isinstance(error, WorkerDied) else error)
             continue
         row = future.result()

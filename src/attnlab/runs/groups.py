@@ -38,7 +38,7 @@ class Group:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is a single run, which cannot be read or has a wrong result."""
+        """Whether its run cannot be read or has a wrong result; such a run is a group alone."""
         return bool(self.first["status"] == "damaged")
 
     @cached_property

@@ -101,6 +101,6 @@ def share_sentence(name: str, share: Share, rates: str = "at this learning rate"
 
 def percent(share: float) -> str:
     """A share as a percentage, such as 5 % or 0.4 %."""
-    digits = 0 if abs(share) >= 0.0095 else 1  # less than 0.95 % would be rounded to 1 % or 0
+    digits = 0 if abs(share) >= 0.0095 else 1  # from 0.95 % on, one digit would show 1.0 %
     rounded = round(100 * share, digits) + 0.0  # -0.0 + 0.0 is 0.0: no minus before 0
     return f"{rounded:.{digits}f} %"

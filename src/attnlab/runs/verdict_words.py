@@ -103,8 +103,8 @@ def asked_of(c: Comparison, question: Question) -> str:
 
 
 def smallest_in_words(c: Comparison) -> str:
-    """The smallest difference that ten seeds usually show, and the setting: "0.01 nats
-    (linear)"."""
+    """The smallest difference that ten seeds usually show, and the setting: "0.01 nats (linear)".
+    The differences must have a spread, as those with a forecast have."""
     smallest = smallest_difference(c.differences.tolist())
     assert smallest is not None, "there is a forecast, so there is a spread"
     return f"{c.in_unit(f'{smallest:.2g}')} ({c.label})"

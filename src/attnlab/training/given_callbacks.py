@@ -41,7 +41,7 @@ def with_callbacks(
 
 
 def the_same(callback: L.Callback) -> L.Callback:
-    """The callback itself; a run wants factories of its callbacks."""
+    """The callback itself: `partial(the_same, callback)` is the factory that a run wants."""
     return callback
 
 

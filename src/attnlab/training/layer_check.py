@@ -206,7 +206,7 @@ def _require_nothing_later(tried: Subject) -> None:
     reads = causal.dependence(tried, tried.draw(2, T)) > tried.tolerance
     _refuse_dependence(tried, (reads & ~allowed).nonzero().tolist())
     allowed = _allowed_dependence(tried, tried.length)
-    _refuse_dependence(tried, _reads_of_suffixes(tried, allowed))
+    _refuse_dependence(tried, _forbidden_reads_of_suffixes(tried, allowed))
     admits_later = bool(allowed.triu(1).any())
     if tried.state == EVALUATED and not admits_later:
         causal.check_prefixes(tried)
@@ -219,23 +219,27 @@ def _refuse_dependence(tried: Subject, pairs: list[list[int]]) -> None:
         return
     i, j = pairs[0]
     mode = " in training mode" if tried.state.training else ""
-    fault = "which its mask blocks" if isinstance(tried.model, HasMask) else "which comes later"
+    if isinstance(tried.model, HasMask):
+        fault = "which its mask blocks; let no output depend on what the mask blocks"
+    else:
+        fault = "which comes later; let no output depend on a later position"
     raise BadInput(
         f"{layer_name(tried.model)}: its output at position {i} depends on position {j}{mode}, "
-        f"{fault}; let no output depend on a later position that the mask blocks"
+        f"{fault}"
     )
 
 
-def _reads_of_suffixes(tried: Subject, allowed: Tensor) -> list[list[int]]:
+def _forbidden_reads_of_suffixes(tried: Subject, allowed: Tensor) -> list[list[int]]:
     """The outputs that change with the inputs of a suffix though they may depend on none of them,
-    as pairs of positions: that of the output, and the first one of the suffix. `allowed` (T, T), T
-    the whole length, says on which inputs an output may depend."""
+    as pairs of positions: that of the output, and the first one of the suffix. `allowed` (output,
+    input), both of the whole length T, says on which inputs an output may depend."""
     (x,) = tried.draw(1, tried.length)  # (T, C)
     starts = causal.cuts_of(len(x))  # of N suffixes
     changed, _ = causal.with_other_suffixes(tried, x, starts)  # (N, T, C)
     moved = tried.output_changes(x, changed)  # (N, T): by how much each output
     may_move = torch.stack([allowed[:, start:].any(1) for start in starts])
-    wrong = (moved > tried.tolerance * moved.max()) & ~may_move
+    has_moved = moved > tried.tolerance * moved.max()  # relative to the largest change
+    wrong = has_moved & ~may_move
     return [[t, starts[n]] for n, t in wrong.nonzero().tolist()]
 
 

@@ -60,9 +60,9 @@ def log_settings(loggers: list[Logger], told: Settings) -> None:
         if isinstance(logger, TensorBoardLogger):
             from torch.utils.tensorboard.summary import hparams
 
-            # Only the settings, and not which columns there are, as `add_hparams` would say:
-            # TensorBoard would then show the columns of one run for all. So it shows those of all
-            # runs, and first the settings that differ.
+            # `add_hparams` would also write a list of columns, and TensorBoard would use the list
+            # of one run for all runs. Without a list it shows the columns of all, and first the
+            # settings that differ.
             _experiment, start, _end = hparams(told, {})
             logger.experiment.file_writer.add_summary(start)
             losses = ["Multiline", [*SHOWN_FIRST.values()]]
