@@ -63,7 +63,7 @@ def test_rows_at_any_rate_do_not_answer_what_a_rate_does() -> None:
     arms = {finding.name: list(finding.arms.values()) for finding in judged.findings}
     assert compares_rates(arms["costs_less_300"]) and compares_rates(arms["softcap_1200"])
     assert not compares_rates(arms["scores_300"])
-    assert not judged.elsewhere.keys() & {"costs_less_300", "stays_300", "breaks_300", "softcap_300"}
+    assert not judged.elsewhere.keys() & {"costs_less_300", "stays_300", "softcap_300"}
 
 
 def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:
