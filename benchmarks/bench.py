@@ -375,7 +375,7 @@ def attention(options: argparse.Namespace) -> Section:
 def projections(options: argparse.Namespace) -> Section:
     """Queries, keys and values by one matrix or several"""
     tokens = 768
-    repeats = 20
+    repeats = 5
     rows = []
     for C, H in ((64, 4), (384, 6), (768, 12)):
         x = torch.randn(tokens, C)
