@@ -123,8 +123,8 @@ def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A matrix, enlarged to about the size of a trained one if it is smaller; any other weight, and
-    a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
+    """A matrix, enlarged to about the size of a trained one if it is smaller; any other weight,
+    and a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
     if weight.ndim < 2:
         return weight
     # Numbers of this size keep the size of what the matrix multiplies. Those of trained matrices
@@ -156,7 +156,7 @@ def change_of(weights: Weights, model: object) -> Change | None:
     if weights is Weights.LARGER:
         return of_trained_size
     if weights is Weights.HUGE:
-        # A change gets the numbers of a weight, not its module: it knows embeddings by their shape.
+        # A change gets a weight without its module, so it tells an embedding by its shape.
         tables = {p.weight.shape for p in parts_below(model) if isinstance(p, nn.Embedding)}
         return partial(ten_thousandfold, tables=tables)
     return None
