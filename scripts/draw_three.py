@@ -67,7 +67,7 @@ def by_position(place: Axes) -> str:
         over_seeds(place, np.arange(curves.shape[1]), curves, ink(variant))
     place.text(4, 1.8, "causal mask", color=INK)
     place.text(4, 0.18, "flipped mask", color=ink("flipped"))
-    place.set(xlabel="position in the text", ylabel="loss, nats", ylim=(-0.05, None))
+    place.set(xlabel="position in the window", ylabel="loss, nats", ylim=(-0.05, None))
     return "A flipped mask\nreads the answer"
 
 
