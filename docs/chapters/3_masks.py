@@ -268,7 +268,7 @@ paragraph(
 reads = {}
 for name in VARIANTS:
     model, _ = load_model(runs.folder[name])
-    with prepared(model).put(EVALUATION) as tried:
+    with prepared(model).in_state(EVALUATION) as tried:
         reads[name] = dependence(
             tried, tried.draw(1, T)
         ).float()  # share of the largest change
