@@ -372,6 +372,42 @@ def attention(options: argparse.Namespace) -> Section:
     return ["T", *kernels], rows, note
 
 
+def projections(options: argparse.Namespace) -> Section:
+    """Queries, keys and values by one matrix or several"""
+    tokens = 768
+    repeats = 20
+    rows = []
+    for C, H in ((64, 4), (384, 6), (768, 12)):
+        x = torch.randn(tokens, C)
+        # A fused matrix is taken apart, and the others put together: all give (tokens, 3 C).
+        arms = {"one": [3 * C], "three": [C] * 3, "three a head": [C // H] * (3 * H)}
+        layers = {
+            name: torch.nn.ModuleList(torch.nn.Linear(C, width, bias=False) for width in widths)
+            for name, widths in arms.items()
+        }
+
+        def go(matrices: torch.nn.ModuleList) -> None:
+            for _ in range(repeats):
+                torch.cat([matrix(x) for matrix in matrices], -1).sum().backward()  # noqa: B023
+
+        times: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(1 + max(9, options.rounds)):  # the first warms up
+            for name, matrices in layers.items():
+                times[name].append(seconds(partial(go, matrices)) / repeats)
+        cells = [f"{C}, {H} heads", f"{1e3 * statistics.median(times['one'][1:]):.2f}"]
+        for name in ("three", "three a head"):
+            ratios = [b / a for a, b in zip(times["one"][1:], times[name][1:], strict=True)]
+            cells.append(
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+        rows.append(cells)
+    note = (
+        f"Forward and backward of the projections alone, fp32, {tokens} tokens. Ratios are "
+        "medians over rounds, with their range."
+    )
+    return ["C", "one matrix, ms", "three, one = 1", "three a head, one = 1"], rows, note
+
+
 def megabytes(go: Callable[[], None]) -> float:
     """Peak memory of a call: the largest sum of allocated and not yet freed memory."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -390,6 +426,7 @@ PARTS = {
     "sweep": sweep,
     "busy": busy,
     "attention": attention,
+    "projections": projections,
     "race": race,
 }
 

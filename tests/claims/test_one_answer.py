@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.claims.claim import Claim, find_claims
-from attnlab.claims.elsewhere import committed_rows
+from attnlab.claims.elsewhere import committed_rows, compares_rates
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.ranking import LONG, CellKey
 from attnlab.claims.ranking_page import cells_of_variant
@@ -55,6 +55,15 @@ def test_rows_that_are_known_to_ask_the_same_are_found_and_a_planted_sign_is_see
     planted = judge_claim(claim, rows, committed=COMMITTED_ROWS)
     assert "wide by unscaled" in unlike(planted)
     assert planted.why_open(next(x for x in planted.findings if x.key == "wide"))
+
+
+def test_rows_at_any_rate_do_not_answer_what_a_rate_does() -> None:
+    claim = next(claim for claim in CLAIMS if claim.folder.name == "large_rates")
+    judged = judge_files(claim, COMMITTED_ROWS)
+    arms = {finding.name: list(finding.arms.values()) for finding in judged.findings}
+    assert compares_rates(arms["costs_less_300"]) and compares_rates(arms["softcap_1200"])
+    assert not compares_rates(arms["scores_300"])
+    assert not judged.elsewhere.keys() & {"costs_less_300", "stays_300", "softcap_300"}
 
 
 def test_a_withdrawn_verdict_would_not_come_back_without_its_length_and_rate() -> None:

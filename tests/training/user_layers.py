@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.attention import AttentionConfig, SelfAttention, TorchMHA
-from attnlab.attention.core import masked_softmax, mix, scores
+from attnlab.attention.core import manual, masked_softmax, mix, scores
 from examined.faults import over_time
 from examined.reports import Chunks
 from examined.small import C
@@ -108,6 +108,29 @@ class ClaimsSoftmax(SelfAttention):
         return self.proj(self.merge(y, x, v))
 
 
+class OwnAverage(SelfAttention):
+    """Averages by itself; it changes the scores by `modify`, or forgets to."""
+
+    modifies = False
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *_: Any, **options: Any
+    ) -> Tensor:
+        own = scores(q, k, scale=self.scale)
+        return masked_softmax(self.modify(own, x) if self.modifies else own, self.mask(x)) @ v
+
+
+class OwnAverageOfModified(OwnAverage):
+    """Honest: it uses what changes the scores."""
+
+    modifies = True
+
+
+def flat(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """A `score_mod`."""
+    return scores / 2
+
+
 class Gated(SelfAttention):
     """Honest: the gate acts in `merge`."""
 
@@ -192,6 +215,10 @@ HONEST: dict[str, Any] = {
     "SelfAttention": SelfAttention,
     "TorchMHA": TorchMHA,
     "Gated": Gated,
+    "OwnAverage": OwnAverage,
+    "OwnAverage, manual": partial(OwnAverage, kernel=manual),
+    "OwnAverage, softcap": partial(OwnAverageOfModified, softcap=1.0, score_mod=flat),
+    "SelfAttention, softcap": own(softcap=50.0, score_mod=flat),
     "Neighbor": Neighbor,
     "WithoutPattern": WithoutPattern,
     "relu": own(kernel=KERNELS["relu"]),
@@ -211,6 +238,12 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "maskless": (own(kernel=KERNELS["maskless"]), "with maskless"),
     "PatternOfAnother": (PatternOfAnother, "not proj"),
     "ClaimsSoftmax": (ClaimsSoftmax, "not proj"),
+    "OwnAverage, softcap": (partial(OwnAverage, softcap=1.0), "does not use attn.softcap"),
+    "OwnAverage, score_mod": (partial(OwnAverage, score_mod=flat), "does not use attn.score_mod"),
+    "OwnAverage, kernel": (
+        partial(OwnAverageOfModified, kernel=KERNELS["relu"]),
+        "does not use attn.kernel",
+    ),
     "FloatMask": (FloatMask, "float32"),
     "EmptyRows": (EmptyRows, "query 0"),
     "Neighbor of 2": (partial(Neighbor, back=2), "which does not depend on it"),

@@ -645,8 +645,8 @@ class Text:
 
 def _text_for(tried: Subject, plan: StepPlan, known: dict[int, Text]) -> Text | None:
     """The text for a plan, which plans of the same length share: it is taken from `known`, by
-    length, or drawn and put there. None for a plan with padding, for one step is then the
-    reference, not a call without a cache."""
+    length, or drawn and put there. None for a plan with padding: its reference is the same text in
+    one step, not a call without a cache."""
     if plan.real is not None:
         return None
     T = sum(plan.sizes)

@@ -275,19 +275,19 @@ def with_other_suffixes(tried: Subject, x: Tensor, cuts: list[int]) -> tuple[Ten
 def _leak_of_an_id(tried: Subject, T: int) -> Leak | None:
     """The worst leak in a sequence of T with each of the ids in it; None if there is none.
 
-    A layer may look up equal ids only. So the id stands before a cut in both sequences, and behind
-    it in the second one alone, whose other inputs there are also others.
+    A layer may look up equal ids only. So there are two sequences for each id. Both have it before
+    a cut. After the cut the second one has the id again, and other inputs around it.
     """
     (x,) = tried.draw(1, T)
     cut = max(T // 2, tried.prefix)
     ids = tried.usable_ids
     xs = x.repeat(len(ids), 1)  # (V, T)
     xs[:, cut // 2] = ids
-    others = torch.where(torch.arange(T) < cut, xs, tried.other_inputs(x))
-    others[:, (cut + T) // 2] = ids
-    outputs = tried(torch.stack([xs, others], 1).flatten(0, 1))  # the two beside each other
+    changed_xs = torch.where(torch.arange(T) < cut, xs, tried.other_inputs(x))
+    changed_xs[:, (cut + T) // 2] = ids
+    outputs = tried(torch.stack([xs, changed_xs], 1).flatten(0, 1))  # the two beside each other
     moved = (outputs[1::2] - outputs[::2]).abs().amax(-1)
-    return _worst_leak(tried, xs, others, [cut] * len(ids), moved)
+    return _worst_leak(tried, xs, changed_xs, [cut] * len(ids), moved)
 
 
 def _worst_leak(
@@ -482,19 +482,20 @@ def check_past_used(tried: Subject) -> Passed:
     remarks = []
     earlier = torch.ones(T, T, dtype=torch.bool).tril(-1)
     states: list[State] = []
+    # Without weights there is nothing to put noise on.
     for state in PAST_STATES if tried.weights else (EVALUATION,):
         if states and bool(reads[earlier].all()):
             break  # noise on the weights can only show more
         states.append(state)
         with tried.in_state(state) as there:
-            there = steady(there)
+            there = steady(there)  # so that outputs move by the changed inputs alone
             reads |= dependence(there, there.draw(2, T)) > there.tolerance
             if state == EVALUATION and _order_ignored(there, there.accepted_length(ORDERED)):
                 remarks.append("the first layer ignores the order of inputs")
-    past = reads.tril(-1).nonzero()
-    if not len(past):
+    past_reads = reads.tril(-1).nonzero()  # (N, 2), the pairs of an output and an earlier input
+    if not len(past_reads):
         raise CheckFailed("no output depends on an earlier input", "is attention's output added?")
-    furthest = int((past[:, 0] - past[:, 1]).max())
+    furthest = int((past_reads[:, 0] - past_reads[:, 1]).max())
     blind = int((~reads.diagonal(-1)).sum())  # positions that do not read the one before
     if blind > T // 2:
         remarks.append(f"{blind} of {T} positions never read the one before")

@@ -195,18 +195,24 @@ def _require_unread_in(
             _require_unread(undone, side, call, T)
 
 
-def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
-    """CheckFailed if outputs at tokens move as padded tokens are replaced, in a batch of rows with
-    different padding and in one row alone; `NotFinite` if outputs at tokens are not finite."""
+def _padding_batches(tried: Subject, side: str, T: int) -> list[Tensor]:
+    """Where the rows of each batch to try have tokens, (B, T) bool: rows with different padding
+    together, and one row alone. A large model gets fewer rows and, unless padding is on the left,
+    no row alone; a model that takes one row at a time gets each padded row alone."""
     without, less, more = padded_rows(side, T).split(1)
-    batches = [torch.cat([without, less, more]), more]
-    if tried.rows == 1:  # it takes one row at a time
-        batches = [less, more]
-    elif not tried.effort.every_padding:  # of a large model
-        batches = [torch.cat([without, less]), more]
-        if side != "left":
-            batches = [torch.cat([less, more])]
-    for real in batches:
+    if tried.rows == 1:
+        return [less, more]
+    if tried.effort.every_padding:
+        return [torch.cat([without, less, more]), more]
+    if side == "left":
+        return [torch.cat([without, less]), more]
+    return [torch.cat([less, more])]
+
+
+def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
+    """CheckFailed if outputs at tokens move as padded tokens are replaced, in one of the batches
+    of `_padding_batches`; `NotFinite` if outputs at tokens are not finite."""
+    for real in _padding_batches(tried, side, T):
         rows = len(real)
         padded = replace(tried, rows=rows, call=_with_mask(call, real), seed_each_call=True)
         ids = tried.draw(rows, T)
@@ -228,6 +234,7 @@ def _require_unread(tried: Subject, side: str, call: Masked, T: int) -> None:
                 state=str(tried.state),
             )
         inverted = replace(padded, call=_with_mask(call, ~real))
+        # False if the model raises an error with that mask: then it is not known to be the cause.
         if cause_from(partial(_ignores_padding, inverted, ids, new_ids, real), unknown=False):
             look = "with a mask of 0 = token they do not: is the mask meant the other way around?"
             grave = False

@@ -123,11 +123,13 @@ def with_noise(weight: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def of_trained_size(weight: Tensor, rng: torch.Generator) -> Tensor:
-    """A matrix, enlarged if its numbers are smaller than about those of a trained model; any other
-    weight, and a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
+    """A matrix, enlarged to about the size of a trained one if it is smaller; any other weight,
+    and a matrix of 0, as it is. Nothing is drawn: `rng` is there for the type `Change`."""
     if weight.ndim < 2:
         return weight
-    keeps_size = weight.shape[-1] ** -0.5  # of what the matrix multiplies; trained ones are larger
+    # Numbers of this size keep the size of what the matrix multiplies. Those of trained matrices
+    # are larger: twice that is taken for them.
+    keeps_size = weight.shape[-1] ** -0.5
     size = root_mean_square(weight)
     return weight * max(1.0, 2 * keeps_size / size) if size else weight
 
@@ -154,6 +156,7 @@ def change_of(weights: Weights, model: object) -> Change | None:
     if weights is Weights.LARGER:
         return of_trained_size
     if weights is Weights.HUGE:
+        # A change gets a weight without its module, so it tells an embedding by its shape.
         tables = {p.weight.shape for p in parts_below(model) if isinstance(p, nn.Embedding)}
         return partial(ten_thousandfold, tables=tables)
     return None

@@ -215,6 +215,8 @@ class Subject:
         if state.given_tensor:
             call = partial(call_with, self.optional_tensors[state.given_tensor], self.call)
         with ExitStack() as undo:
+            # To save time, weights that no call writes into are not copied, and in a checkup their
+            # copies in the best dtype are kept for the next state.
             undo.enter_context(
                 changed(
                     self.model,
@@ -504,7 +506,7 @@ def _subject_that_can_be_called(
     # Numbers of rows, and whether the model takes just so many: most take any number, and some one
     # sequence at a time, or one size of a batch.
     sizes = [(n, False) for n in (2, 1)] + [(n, True) for n in (4, 8, 16, 3, 32)]
-    if rows is not None:
+    if rows is not None:  # an upper limit or, if the model refuses fewer, what each call must have
         sizes = [(min(rows, 2), False), (rows, True)]
     errors: list[Exception] = []
     with changed(model):
@@ -523,6 +525,7 @@ def _subject_that_can_be_called(
                 most = min(
                     MOST_ROWS if rows is None else rows,
                     2 * MOST_NUMBERS // y.numel(),  # y is of 2 rows
+                    # One call may cost as much as 4 scans; 2 rows have just worked.
                     max(2, made.affordable_sequences(made.length, share=4.0)),
                 )
                 return replace(made, rows=_most_rows(made, most))

@@ -35,7 +35,8 @@ class Visits:
 
     @contextmanager
     def visit(self, state: State) -> Iterator[Subject]:
-        """The subject in a state, in which the property is tried inside, see `noting`."""
+        """The subject in a state, for a `with` block that tries the property there; `noting`
+        records the result. Its `held_before` is whether the property held in an earlier state."""
         with self.noting(state), self.tried.in_state(state) as there:
             yield replace(there, held_before=bool(self.held_in))
 

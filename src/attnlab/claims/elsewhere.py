@@ -8,7 +8,7 @@ at risk.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -135,6 +135,11 @@ def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[in
     return min(by_rate.values(), key=lambda of_rate: (-len(of_rate), fmean(of_rate.values())))
 
 
+def compares_rates(arms: Collection[Arm]) -> bool:
+    """Whether some of the arms differ in nothing but the learning rate that they name."""
+    return len({without_rate(arm.overrides) for arm in arms}) < len(arms)
+
+
 def findings_by_others(
     claim: Claim, finding: Finding, committed: RowsByFile
 ) -> Iterator[tuple[str, Finding]]:
@@ -142,6 +147,8 @@ def findings_by_others(
     and the finding that its rows give, for each file of others that has ten seeds or more of all
     the finding's arms."""
     prediction = finding.prediction
+    if compares_rates(finding.arms.values()):
+        return  # rows of others are read at any rate, and cannot say what a rate does
     for file, rows in committed.items():
         if file.parent == claim.folder:
             continue

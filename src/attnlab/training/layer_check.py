@@ -21,7 +21,7 @@ from attncheck.modes import (
 from attncheck.outcomes import CheckFailed
 from attncheck.states import State, Weights
 from attncheck.subject import Subject, find_best_dtype, is_rounding, relative, steady
-from attnlab.attention.core import SelfAttention, function_name
+from attnlab.attention.core import SelfAttention, function_name, manual, sdpa
 from attnlab.attention.layer import HasMask, HasPattern, Memo, symbols_from, uses_memo
 from attnlab.errors import BadInput
 from attnlab.model import GPT
@@ -73,6 +73,8 @@ def check_layer(
        an output reads beside that, as by a convolution of the input, is not limited.
     5. A `SelfAttention` is proj(merge(pattern @ v, x, v)) of the pattern in evaluation mode, also
        in training mode and at the whole length.
+    6. A `SelfAttention` uses the settings of its scores and its kernel that it was given. One with
+       an `attend` of its own may not, and would be recorded with a setting that does nothing.
 
     Args:
         layer: called as layer(x), or layer(x, memo) where it declares `uses_memo`.
@@ -96,6 +98,9 @@ def check_layer(
     if pattern and isinstance(layer, HasPattern):
         with tried.in_state(EVALUATED) as there:
             _check_pattern(there, call)
+    if isinstance(layer, SelfAttention):
+        with tried.in_state(EVALUATED) as there:
+            _check_settings_are_used(there)
     if pattern and isinstance(layer, SelfAttention):
         for T in sorted({min(block_size, LENGTH), block_size}):
             _check_forward(tried, call, T)
@@ -286,6 +291,49 @@ def _check_pattern(tried: Subject, call: Caller) -> None:
 
 
 # ---- 5: the pattern and `forward`
+
+
+def _nothing_is_read(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor:
+    """A kernel whose averages are 0."""
+    return torch.zeros_like(v)
+
+
+def _by_distance(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """A `score_mod` that changes the scores of all but a few distances."""
+    return scores + (q - k).cos()
+
+
+# Setting -> its default, and a value with which any layer that uses the setting has other outputs.
+SCORE_SETTINGS: dict[str, tuple[object, object]] = {
+    "softcap": (None, 0.1),
+    "score_mod": (None, _by_distance),
+    "kernel": (sdpa, _nothing_is_read),
+}
+
+
+def _check_settings_are_used(tried: Subject) -> None:
+    """BadInput if a setting of `SCORE_SETTINGS` was given to a layer that does not use it."""
+    if tried.length < 2:  # a lone key has all weight, whatever its score
+        return
+    layer = tried.model
+    assert isinstance(layer, SelfAttention)
+    x = tried.draw(1, tried.length)
+    outputs = tried(x)
+    for name, (default, other) in SCORE_SETTINGS.items():
+        given = vars(layer)[name]
+        if given in (default, manual):  # `manual` computes what the default kernel does
+            continue
+        vars(layer)[name] = other
+        try:
+            is_used = not torch.equal(tried(x), outputs)
+        finally:
+            vars(layer)[name] = given
+        if not is_used:
+            raise BadInput(
+                f"{layer_name(layer)} does not use attn.{name}, which it was given: a step of its "
+                "own replaces what would; call self.modify(scores, x) there, or self.kernel, or "
+                f"leave attn.{name} as it is by default"
+            )
 
 
 def _check_forward(tried: Subject, call: Caller, T: int) -> None:
