@@ -169,7 +169,8 @@ def attempts_in_words(judged: JudgedClaim, attempts: Sequence[Attempt]) -> str:
     moved: dict[str, str] = {}
     for attempt in attempts:
         for name, then in attempt.predictions.items():
-            # One that has got several lengths since is not dropped: today's names have the steps.
+            # A prediction that is judged at several lengths today is not dropped: its names in
+            # `today` end in the steps, and its key in the claim is still `name`.
             if name not in today and name not in claim.predictions:
                 dropped[name] = f"- `{name}`: {then.says} {result_of(then, attempt)}"
             elif name in today and has_other_threshold(then.bounds, today[name].bounds):

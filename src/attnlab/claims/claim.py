@@ -165,8 +165,8 @@ class Claim(Declared, frozen=True):
         return range(first, first + (prediction.seeds or self.most_seeds))
 
     def pilots_of(self, prediction: Prediction) -> range:
-        """The seeds by which a prediction is tried out before it is declared. One is enough where
-        the prediction has its own number of seeds, so that it does not decide."""
+        """The seeds by which a prediction is tried out before it is declared. One is enough for a
+        prediction with its own number of seeds: it never decides the verdict on the sentence."""
         return PILOTS[:1] if prediction.seeds else PILOTS
 
     def arms_of(self, prediction: Prediction, steps: int | None) -> dict[str, Arm]:

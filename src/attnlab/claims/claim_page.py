@@ -125,10 +125,10 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
     all of their directory are given. Yields each file once it is written. BadInput if rows were
     lost, or are not of a declared test."""
     published = []
-    committed = committed_rows(claims[0].folder.parent)
+    rows_by_file = committed_rows(claims[0].folder.parent)
     for claim in claims:
         refuse_lost_rows(claim.folder)
-        judged = judge_files(claim, committed)
+        judged = judge_files(claim, rows_by_file)
         if why := judged.why_exploratory():
             raise BadInput(f"{claim.folder.name} cannot be published. {why}")
         published.append(judged)
@@ -137,7 +137,7 @@ def publish_claims(claims: Sequence[Claim]) -> Iterator[Path]:
             figure.write_text(figure_of(judged), encoding="utf-8")
             yield figure
         page = claim.folder / "README.md"
-        rows = committed.get(claim.folder / COMMITTED, {})
+        rows = rows_by_file.get(claim.folder / COMMITTED, {})
         fill_page(page, page_block(judged, attempts_of(claim, rows)))
         yield page
     page_of_all = claims[0].folder.parent / "README.md"
@@ -709,8 +709,8 @@ def figure_of(judged: JudgedClaim) -> str:
 
 
 def drawn_findings(judged: JudgedClaim) -> list[Finding]:
-    """The findings that a figure shows: of those with seeds, what decides, controls and
-    ladders."""
+    """The findings that a figure shows: they have values of seeds, and the verdict on the sentence
+    needs them (they decide or are controls) or they have several sizes (ladders)."""
     drawn = []
     for each in judged.findings:
         if each.values and (each.prediction.is_needed or each.prediction.sizes):

@@ -98,12 +98,14 @@ class JudgedClaim:
         yield from rows_of_findings(self.findings)
 
     def why_exploratory(self) -> str:
-        """Why its rows, and those of its repetition, are not a declared test, or a prediction that
-        is said to be at risk was not, in a sentence; empty if all is as declared."""
+        """Why the claim was not tested as declared, in a sentence; empty if it was. Either rows of
+        its test or of the repetition are not of a declared test, or a prediction that is said to
+        be at risk was not."""
         rows = [*self.test_rows(), *rows_of_findings(self.again.values())]
         tested = set()
         for finding, row in rows:
             if finding.verdict != "shown":  # what is not judged needs no declaration
+                # The keys of what is declared: here one, in the ranking a variant and a task.
                 tested.add((row["commit"], (finding.key,)))
         if why := why_undeclared(self.claim.file, tested, declaration_of):
             return why

@@ -157,10 +157,13 @@ class Trial(Arm):
         return self._read_accuracy(row["values"], self.task.floor)
 
     def _read_accuracy(self, values: Mapping[str, Any], floor: float) -> Reading:
-        """What a row of a task says. A run whose accuracy reaches 90 % is better the sooner it
-        does, and better than all that do not, which are compared by their last accuracy. After
-        4 n steps, only a run that solved the task counts as one that reaches 90 %; and if the task
-        names another length of sequences, none does: the accuracy at that length decides alone."""
+        """What a row of a task says, in a trial of the n steps of the task or of 4 n.
+
+        A run whose accuracy reaches 90 % is better the sooner it does, and better than all that do
+        not, which are compared by their last accuracy. In a trial of 4 n steps, the 90 % count
+        only if the run solved the task; and if the task names another length of sequences, they
+        never count: the accuracy at that length decides alone.
+        """
         every = values["curve"]["every"]
         accuracies = values["curve"]["accuracy"][: self.steps // every]
         steps_to_90_percent = math.inf

@@ -159,6 +159,7 @@ def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str
         for name, arm in finding.arms.items():
             if is_measurement(arm.overrides):  # an arm without a model, beside one with a model
                 continue
+            # The model does not depend on the rate. Without it, arms share settings in the cache.
             settings = arm_settings(without_rate(arm.overrides), judged.claim.folder.parent)
             layers.add(settings["model.n_layer"])
             channels.add(settings["model.n_embd"])

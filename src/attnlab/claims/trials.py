@@ -126,6 +126,7 @@ def read_test(arm: Arm, rows: Mapping[Run, Row], seeds: Sequence[int]) -> Tested
     if choice.missing:
         return Tested([], choice.missing, choice)
     runs = [arm.run(seed, choice.rate) for seed in seeds]
+    # Only up to the first gap: rows of several arms are paired by their place.
     found = [rows[run] for run in takewhile(lambda run: run in rows, runs)]
     return Tested(found, [run for run in runs if run not in rows], choice)
 

@@ -143,8 +143,8 @@ def compared_runs(
     within: float | None = None,
     columns: Sequence[str] = (),
 ) -> ComparedRuns:
-    """What `attnlab compare` with these options says of a frame of runs; BadInput where it prints
-    a sentence."""
+    """What `attnlab compare` with these options says of a frame of runs; BadInput where the
+    command ends with an error."""
     chosen = None if best is None else at_best(frame, best)
     if chosen is None:
         compared = compare(frame, baseline, where=where)

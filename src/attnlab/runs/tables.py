@@ -40,11 +40,12 @@ def comparison_table(
     """A row for each setting, as all outputs show it: means over the seeds that did not diverge,
     and the median difference with its interval, in which a seed that diverged counts as infinitely
     bad. Where a model reads the future, the verdict is "leak", and there is no difference. With a
-    margin, the column `within` says whether the losses are equal within it. Where several settings
-    are judged, `holm` says which verdicts stand together."""
+    margin, the column `within` says whether the losses are equal within it. Where several
+    questions are judged, `holm` says whether a verdict stands after Holm's correction for all of
+    them, and `holm_within` whether an answer on equality does."""
     rows = []
     shares = shares_of(comparisons)
-    family = family_of(comparisons, within)
+    family = family_of(comparisons, within)  # all verdicts and answers on equality together
     for c in comparisons:
         middle, low, high = c.interval
         if c.reads_ahead:
@@ -153,38 +154,38 @@ def as_text(table: pd.DataFrame, keep: Sequence[str] = ()) -> str:
     """A table as text for the terminal, one line a row, so that no digit is cropped.
 
     Where it is too wide, labels become shorter, then columns leave in the order of LEAVE, and at
-    last those of `keep`, from the right; a last line names them. Reasons follow below, a line
-    each.
+    last those of `keep`, from the right; a last line names those that left. Reasons follow
+    below, a line each.
     """
     width = shutil.get_terminal_size().columns
-    left = [name for name in table if name not in ("run", "reason")]
-    may_leave = [name for name in left if name not in keep]
+    shown = [name for name in table if name not in ("run", "reason")]
+    may_leave = [name for name in shown if name not in keep]
     leaving = [[*filter(may_leave.__contains__, names)] for names in LEAVE]
-    leaving += [[name] for name in reversed(keep) if name in left]
+    leaving += [[name] for name in reversed(keep) if name in shown]
     leaving = [*filter(None, leaving)]
     cells = readable_cells(table)
     room_wanted = min(NARROWEST_LABEL, max(map(len, cells["run"])))
-    gone: list[str] = []
+    hidden: list[str] = []
     while True:
-        text = cells[left].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
+        text = cells[shown].to_string(index=False, na_rep="", float_format=four_digits).split("\n")
         room = width - 1 - max(map(len, text))  # of the labels, which a space follows
         labels = shortened_labels(cells["run"].tolist(), room)
         fits = max(map(len, labels)) <= room
         if fits and room >= room_wanted:
             break
-        if not leaving or {*left} <= {*leaving[0]}:  # one column stays, however wide
+        if not leaving or {*shown} <= {*leaving[0]}:  # one column stays, however wide
             break
-        gone += leaving[0]
-        left = [name for name in left if name not in leaving[0]]
+        hidden += leaving[0]
+        shown = [name for name in shown if name not in leaving[0]]
         del leaving[0]
     widest = max(map(len, labels))
     lines = [f"{label:{widest}} {row}" for label, row in zip(["", *labels], text, strict=True)]
-    if "difference" in left and (table["n"] > 1).any():
+    if "difference" in shown and (table["n"] > 1).any():
         lines.append("val_loss is a mean over the seeds, difference the median of their pairs.")
-    if gone:
-        shown = [name for name in table if name in gone]
+    if hidden:
+        hidden = [name for name in table if name in hidden]  # in the order of the table
         lines += textwrap.wrap(
-            f"Not shown: {', '.join(shown)}; --csv FILE has all columns.", width
+            f"Not shown: {', '.join(hidden)}; --csv FILE has all columns.", width
         )
     if "reason" in table:
         for label, row in zip(labels, table.to_dict("records"), strict=True):

@@ -17,12 +17,12 @@ from attnlab.runs.seed_statistics import (
 def verdict_sentence(c: Comparison) -> str:
     """Whether counting seeds calls a setting better or worse, or not yet; empty with fewer than
     ten seeds, or for a model that reads the future."""
-    verdict, judged = c.decision()
+    verdict, judged = c.decision()  # judged: how many seeds it is based on
     if not judged or c.baseline is None:
         return ""
     part = c.differences.iloc[:judged]
     counts = f"{(part > 0).sum()} worse and {(part < 0).sum()} better of {judged_seeds(c, judged)}"
-    counts += f"; a verdict needs {LOOKS[judged]} of {judged}"
+    counts += f"; a verdict needs {LOOKS[judged]} of {judged}"  # so many must agree
     if verdict == "open":
         return f"{c.label}: no verdict ({counts})."
     return f"{c.label} is {verdict} than {c.baseline.label} in most seeds ({counts})."

@@ -83,7 +83,8 @@ class Job:
     ) -> bool:
         """Exit with a code that tells how the run failed: 130 for Ctrl-C, 2 for BadInput, 1 for
         another error. In a sweep, note an error and go on instead."""
-        if isinstance(error, KeyboardInterrupt):  # before the first step or after the last one
+        # Only before or after what Lightning runs, where it handles Ctrl-C itself.
+        if isinstance(error, KeyboardInterrupt):
             raise SystemExit(128 + signal.SIGINT) from None
         if not isinstance(error, Exception):
             return False
@@ -93,7 +94,9 @@ class Job:
         if isinstance(error, BadInput):
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        traceback.print_exception(error)  # as for an error in the user's own code
+        # Printed here, because `start` would explain a ValueError or an OSError as one of Hydra's
+        # or of a sweep's.
+        traceback.print_exception(error)
         raise SystemExit(1) from None
 
     def loss(self) -> float:
@@ -131,7 +134,8 @@ def start(main: Callable[[], object]) -> None:
     """Call `main`, a function under hydra.main, so that it ends as a command should: in place of a
     traceback of Hydra's there is a sentence and the exit code 2, and for an interrupted sweep a
     line that says what is left. With HYDRA_FULL_ERROR there are tracebacks."""
-    wait_briefly()  # before torch is imported
+    # Waiting threads of torch give up their core soon. It must be set before torch is imported.
+    wait_briefly()
     sys.path.append(str(Path.cwd()))  # last, so that it replaces no installed module
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # For ${processes:...} in conf/hydra/launcher.
@@ -149,7 +153,7 @@ def start(main: Callable[[], object]) -> None:
         GlobalHydra.instance().clear()  # `explanation` composes settings of its own
         print(f"error: {explanation(error, sys.argv[1:])}", file=sys.stderr)
         raise SystemExit(2) from None
-    except OSError as error:  # what a sweep notes about its runs; those have their own sentences
+    except OSError as error:  # from the notes of a sweep; `Job` explains errors of a run
         GlobalHydra.instance().clear()
         print(f"error: {summary.cannot_be_written(error)}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -39,11 +39,11 @@ def telling_settings(settings: RunSettings, overrides: Sequence[str]) -> Setting
     result. What is no plain value becomes a text."""
     every = flat(settings.plain())
     told: Settings = {"attn": attention_name(every, last_of(overrides))}
-    always = ("seed", "model.n_layer", "model.n_head", "model.n_embd", "optim.lr")
-    for key in (*always, "trainer.max_steps"):
+    sizes = ("model.n_layer", "model.n_head", "model.n_embd")
+    for key in ("seed", *sizes, "optim.lr", "trainer.max_steps"):
         if key in every:  # an optimizer of the user's may have no learning rate
             told[key.rpartition(".")[2]] = every[key]
-    for key, override in told_apart(overrides).items():
+    for key, override in told_apart(overrides).items():  # key, "key=value"
         # The choice of a group, such as preset=micro, is no setting.
         value = every.get(key, override.partition("=")[2])
         is_plain = isinstance(value, bool | int | float | str)

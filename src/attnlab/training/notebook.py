@@ -22,6 +22,8 @@ def with_progress(config: RunConfig) -> RunConfig:
     wanted = config.settings.trainer.plain().get("enable_progress_bar", True)
     if "ipykernel" not in sys.modules or not wanted:
         return config
+    # A configuration has a factory of each callback, as a partial, of which `make_callback` reads
+    # the function.
     return replace(config, callbacks=[*config.callbacks, partial(progress_bar)])
 
 
