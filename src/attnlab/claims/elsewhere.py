@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import Any
 
 from attnlab.claims.claim import Claim
-from attnlab.claims.finding import Finding
-from attnlab.claims.judge import FEWEST_JUDGED, judge
+from attnlab.claims.finding import Finding, tally_of
+from attnlab.claims.judge import FEWEST_JUDGED
 from attnlab.claims.rows import Rows
 from attnlab.claims.trials import (
     Arm,
@@ -161,12 +161,6 @@ def findings_by_others(
             continue
         by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
-        tally = judge(
-            values,
-            low=prediction.above,
-            high=prediction.below,
-            always=prediction.always,
-            most_seeds=len(values),
-        )
+        tally = tally_of(prediction, values, most_seeds=len(values))
         theirs = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
         yield file.parent.name, theirs

@@ -149,16 +149,21 @@ def judge_prediction(
         arm: [metric_of(row, metric, worst) for row in of_arm] for arm, of_arm in rows_of.items()
     }
     values = [prediction.value(of_seed) for of_seed in zip(*scores.values(), strict=True)]
-    tally = judge(
+    tally = tally_of(prediction, values, most_seeds=len(seeds))
+    known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
+    return Finding(
+        name, prediction, steps, arms, seeds, tested, rows_of, scores, values, tally, known
+    )
+
+
+def tally_of(prediction: Prediction, values: Sequence[float], most_seeds: int) -> Tally:
+    """How the values of the seeds of a prediction are judged, by its thresholds."""
+    return judge(
         values,
         low=prediction.above,
         high=prediction.below,
         always=prediction.always,
-        most_seeds=len(seeds),
-    )
-    known = [rows_of_arm(arm, rows) for arm in arms.values()] if prediction.at_risk else ()
-    return Finding(
-        name, prediction, steps, arms, seeds, tested, rows_of, scores, values, tally, known
+        most_seeds=most_seeds,
     )
 
 

@@ -98,12 +98,12 @@ def check_layer(
     if pattern and isinstance(layer, HasPattern):
         with tried.in_state(EVALUATED) as there:
             _check_pattern(there, call)
-    if isinstance(layer, SelfAttention):
-        with tried.in_state(EVALUATED) as there:
-            _check_settings_are_used(there)
     if pattern and isinstance(layer, SelfAttention):
         for T in sorted({min(block_size, LENGTH), block_size}):
             _check_forward(tried, call, T)
+    if isinstance(layer, SelfAttention):
+        with tried.in_state(EVALUATED) as there:
+            _check_settings_are_used(replace(there, seed_each_call=True))
 
 
 @dataclass(frozen=True)
@@ -293,49 +293,6 @@ def _check_pattern(tried: Subject, call: Caller) -> None:
 # ---- 5: the pattern and `forward`
 
 
-def _nothing_is_read(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor:
-    """A kernel whose averages are 0."""
-    return torch.zeros_like(v)
-
-
-def _by_distance(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """A `score_mod` that changes the scores of all but a few distances."""
-    return scores + (q - k).cos()
-
-
-# Setting -> its default, and a value with which any layer that uses the setting has other outputs.
-SCORE_SETTINGS: dict[str, tuple[object, object]] = {
-    "softcap": (None, 0.1),
-    "score_mod": (None, _by_distance),
-    "kernel": (sdpa, _nothing_is_read),
-}
-
-
-def _check_settings_are_used(tried: Subject) -> None:
-    """BadInput if a setting of `SCORE_SETTINGS` was given to a layer that does not use it."""
-    if tried.length < 2:  # a lone key has all weight, whatever its score
-        return
-    layer = tried.model
-    assert isinstance(layer, SelfAttention)
-    x = tried.draw(1, tried.length)
-    outputs = tried(x)
-    for name, (default, other) in SCORE_SETTINGS.items():
-        given = vars(layer)[name]
-        if given in (default, manual):  # `manual` computes what the default kernel does
-            continue
-        vars(layer)[name] = other
-        try:
-            is_used = not torch.equal(tried(x), outputs)
-        finally:
-            vars(layer)[name] = given
-        if not is_used:
-            raise BadInput(
-                f"{layer_name(layer)} does not use attn.{name}, which it was given: a step of its "
-                "own replaces what would; call self.modify(scores, x) there, or self.kernel, or "
-                f"leave attn.{name} as it is by default"
-            )
-
-
 def _check_forward(tried: Subject, call: Caller, T: int) -> None:
     """BadInput if outputs for T positions, in evaluation or in training mode, are not those that
     follow from the pattern in evaluation mode."""
@@ -388,6 +345,55 @@ def _output_by_pattern(tried: Subject, call: Caller, x: Tensor) -> Tensor:
         mixed = sum(p.to(values.dtype) @ values for p, values in zip(patterns, v, strict=True))
     y: Tensor = layer.proj(layer.merge(mixed, own, v))
     return y.to("cpu", torch.float64)
+
+
+# ---- 6: the settings that were given
+
+
+def _nothing_is_read(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor:
+    """A kernel whose averages are 0."""
+    return torch.zeros_like(v)
+
+
+def _by_distance(scores: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """A `score_mod` that changes the scores of all but a few distances."""
+    return scores + (q - k).cos()
+
+
+# Setting -> its default, and a value with which any layer that uses the setting has other outputs.
+SCORE_SETTINGS: dict[str, tuple[object, object]] = {
+    "softcap": (None, 0.1),
+    "score_mod": (None, _by_distance),
+    "kernel": (sdpa, _nothing_is_read),
+}
+
+
+def _check_settings_are_used(tried: Subject) -> None:
+    """BadInput if a setting of `SCORE_SETTINGS` was given to a layer that does not use it."""
+    if tried.length < 2:  # a lone key has all weight, whatever its score
+        return
+    layer = tried.model
+    assert isinstance(layer, SelfAttention)
+    x = tried.draw(1, tried.length)
+    outputs = tried(x)
+    for name, (default, other) in SCORE_SETTINGS.items():
+        given = vars(layer)[name]
+        if given in (default, manual):  # `manual` computes what the default kernel does
+            continue
+        vars(layer)[name] = other
+        try:
+            is_used = not torch.equal(tried(x), outputs)
+        finally:
+            vars(layer)[name] = given
+        if not is_used:
+            raise BadInput(
+                f"{layer_name(layer)} does not use attn.{name}, which it was given: a step of its "
+                "own replaces what would; call self.modify(scores, x) there, or self.kernel, or "
+                f"leave attn.{name} as it is by default"
+            )
+
+
+# ---- words
 
 
 def _one_line(message: object) -> str:
