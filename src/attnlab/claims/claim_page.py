@@ -59,7 +59,8 @@ RISK = {
 }
 ABOUT_AT_RISK = (
     "how many of the predictions that decide were declared before any run of one of their arms. "
-    "Thresholds of the others follow pilots, so only those at risk could surprise their author. "
+    "Thresholds of the others follow pilots, or were declared when other rows of the lab already "
+    "suggested the outcome. "
     "Numbers that only documents have cannot be seen."
 )
 ABOUT_WORDS = (
@@ -383,7 +384,10 @@ def rows_of_others_in_words(judged: JudgedClaim) -> str:
             lines.append(f"- `{finding.name}` by the rows of {name}: {agree}; {measured}")
     if not lines:
         return ""
-    same = "Others trained the same arms for as many steps, at rates of their own:"
+    same = (
+        "Others trained the same arms for as many steps, at rates of their own (constant ones in the "
+        "ranking):"
+    )
     why = [f"- {name}: {reason}" for name, reason in judged.claim.differs.items()]
     return "\n".join([same, "", *lines, *why])
 
