@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import attnlab
-from attnlab.pages.attention_maps import equal_heads, saturated_layers, where_it_looks
+from attnlab.pages.attention_maps import equal_heads, sharp_layers, where_it_looks
 from attnlab.pages.comparison import comparison_page
 from attnlab.probes.capture import View
 from attnlab.probes.history import as_history, snapshot
@@ -66,9 +66,9 @@ def test_a_symbol_that_a_head_favors_is_named(share: float, said: str) -> None:
     assert "␣" not in where_it_looks(view, 0)
 
 
-def test_a_saturated_layer_is_named(tmp_path: Path) -> None:
-    assert [*saturated_layers([view_of(1.0)], tmp_path)] == []
-    (said,) = saturated_layers([view_of(16.0)], tmp_path)
+def test_a_layer_with_sharp_patterns_is_named(tmp_path: Path) -> None:
+    assert [*sharp_layers([view_of(1.0)], tmp_path)] == []
+    (said,) = sharp_layers([view_of(16.0)], tmp_path)
     assert "L0" in said and "scale" in said
 
 
@@ -77,7 +77,7 @@ def test_the_start_of_a_run_is_what_its_history_says(tmp_path: Path) -> None:
     for first, n in ((start, 1), (end, 0)):
         history = as_history("x" * 24, [end], [snapshot([first], 0), snapshot([end], 8)])
         (tmp_path / "history.json").write_text(json.dumps(history))
-        said = [*saturated_layers([end], tmp_path)]
+        said = [*sharp_layers([end], tmp_path)]
         assert len(said) == n and all("at the start (entropy 0.06" in text for text in said), said
 
 

@@ -29,6 +29,7 @@ Again = Annotated[
     bool, Option("--again", help="Repeat what decides with another instruction set.")
 ]
 Publish = Annotated[bool, Option("--publish", help="Write pages and figures from the rows.")]
+PUBLISH_IS_NO_JSON = "--publish prints the names of the files that it writes; remove --json"
 
 
 def reproduce(
@@ -50,6 +51,8 @@ def reproduce(
     from attnlab.claims.judged_claim import judge_claim, open_claim, warning_of_seen_seeds
     from attnlab.commands.claims_json import claim_content
 
+    if publish and json:
+        raise BadInput(PUBLISH_IS_NO_JSON)
     if again and (pilots or fresh):
         raise BadInput("--again repeats the runs of the test; remove --pilots and --fresh")
     chosen = find_claims(claims or [])
@@ -112,6 +115,8 @@ def rank(
     from attnlab.commands.claims_json import ranking_content
 
     protocol = find_ranking()
+    if publish and json:
+        raise BadInput(PUBLISH_IS_NO_JSON)
     if publish and (attention or quick or again):
         raise BadInput("--publish writes the page of all committed rows; remove the rest")
     if publish:

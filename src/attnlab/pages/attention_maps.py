@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer"
 SHOWN = 24  # symbols of a text that the user has not chosen
 EQUAL = 1e-5  # the largest difference between the weights of two heads that are called equal
-SATURATED = 0.5  # entropy of a layer at the start; one with the scale has 0.9
+SHARP_START = 0.5  # entropy of a layer at the start; one with the scale has 0.9
 SHARP = 0.3  # entropy below which a whole layer of an unknown model is worth a remark
 SPREAD_OUT = 0.9  # entropy above which no place stands out
 MOSTLY = 0.5  # weight on one place; more than all others together
@@ -38,7 +38,7 @@ class Look:
 
     figure: "Figure"  # the heatmaps, a row for each layer
     words: list[tuple[int, int, str]]  # layer, head, what it attends to
-    remarks: list[str]  # heads that are equal, and layers that are saturated
+    remarks: list[str]  # heads that are equal, and layers with sharp patterns
 
 
 def look(
@@ -77,7 +77,7 @@ def look(
     columns = max(1, len(pictures) // len(layers))
     with styled():
         figure = maps.grid(pictures, titles, labels, columns=columns)
-    remarks = [*equal_heads(seen), *saturated_layers(seen, Path(target))]
+    remarks = [*equal_heads(seen), *sharp_layers(seen, Path(target))]
     if len(labels) < ENOUGH:
         remarks.append(f"{len(labels)} symbols are few: a query has few keys; take a longer text")
     return Look(figure, words, remarks)
@@ -132,8 +132,8 @@ def equal_heads(seen: Sequence[View]) -> Iterator[str]:
             left = [h for h in left[1:] if h not in same]
 
 
-def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
-    """A sentence for each layer whose rows were saturated at the start, which a run's history
+def sharp_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
+    """A sentence for each layer whose patterns were sharp at the start, which a run's history
     tells, or else are now."""
     history = read_history(folder) if folder.is_dir() else None
     first = history["snapshots"][0] if history else None
@@ -148,10 +148,10 @@ def saturated_layers(seen: Sequence[View], folder: Path) -> Iterator[str]:
         entropy = sum(entropies) / len(entropies)
         rows = sum(x or 0.0 for x in found["saturated_rows"]) / len(entropies)
         said = f"entropy {entropy:.2f} of 1, {rows:.0%} of its rows on one key"
-        if starts and entropy < SATURATED:
-            yield f"L{view.layer} was saturated at the start ({said}): check the scale"
+        if starts and entropy < SHARP_START:
+            yield f"L{view.layer} was sharp at the start ({said}): check the scale"
         elif not starts and max(entropies) < SHARP:
-            yield f"L{view.layer} is saturated ({said}): if it is untrained, check the scale"
+            yield f"L{view.layer} is sharp ({said}): if it is untrained, check the scale"
 
 
 def where_it_looks(
