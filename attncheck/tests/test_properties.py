@@ -31,6 +31,19 @@ from examined.reports import Cached, Decay, step
 from examined.small import LM, Attention, C, Does, Served, V, causal
 
 
+class Frozen(collections.OrderedDict[str, int]):
+    """It refuses changes, as the settings of some libraries do."""
+
+    def clear(self) -> None:
+        raise TypeError("frozen")
+
+    def update(self, *args: Any, **named: Any) -> None:
+        raise TypeError("frozen")
+
+    def __delitem__(self, key: str) -> None:
+        raise TypeError("frozen")
+
+
 class Untidy(LM):
     """It has all kinds of state, writes to it in each call, and may fail in the sixth."""
 
@@ -40,6 +53,7 @@ class Untidy(LM):
         self.calls, self.fails, self.last = 0, fails, torch.zeros(())
         self.counted, self.held = nn.Buffer(torch.zeros(())), collections.deque([torch.ones(2)])
         self.sizes, self.cache = [0], {"k": [torch.zeros(3)], "seen": {1}}
+        self.frozen = Frozen(width=C)
 
     def forward(self, ids: Any) -> Any:
         self.calls, self.counted = self.calls + 1, self.counted + 1

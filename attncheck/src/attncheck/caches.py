@@ -271,13 +271,14 @@ class Reads:
         return less.any(1).nonzero().flatten().tolist()
 
 
-def step_plans(T: int, prefill: int) -> list[StepPlan]:
-    """Plans for sequences of up to T tokens: three for the first 2 * prefill of them, in steps of
-    one, of one after a prefill, and of several, and further ones up to the end."""
+def step_plans(T: int, prefill: int, single_steps: int) -> list[StepPlan]:
+    """Plans for sequences of up to T tokens: so many single steps, two for the first 2 * prefill
+    tokens, in steps of one after a prefill and in steps of several, and further ones up to the
+    end."""
     short = min(T, 2 * prefill)
     prefill = min(prefill, short - 1)
     plans = [
-        StepPlan("one token at a time", (1,) * short),
+        StepPlan("one token at a time", (1,) * min(T, single_steps)),
         StepPlan("after a prefill", (prefill,) + (1,) * (short - prefill)),
         StepPlan("several tokens at a time", (SEVERAL,) * (short // SEVERAL)),
     ]
@@ -454,12 +455,12 @@ def _plans_for(tried: Subject, decoding: Decoding) -> list[StepPlan]:
     """The plans that are tried in the state of the subject: all in evaluation mode, and fewer in
     other states and of a large model; in training mode only single steps after a prefill."""
     effort = tried.effort
-    usual = step_plans(tried.length, max(effort.prefill, tried.prefix))
+    prefill = max(effort.prefill, tried.prefix)
+    usual = step_plans(tried.length, prefill, tried.prefix + effort.single_steps)
     plans: list[StepPlan] = []
     if not decoding.only_padded:
         is_large = tried.affordable_sequences(tried.length) < 64
         plans = usual[:3] if is_large else usual[:]
-        plans[0] = replace(plans[0], sizes=plans[0].sizes[: tried.prefix + effort.single_steps])
         is_plain = replace(tried.state, in_own_dtype=False) == EVALUATION
         if tried.state.training or not (is_plain or effort.every_state):
             return plans[1:2]
@@ -790,7 +791,7 @@ def _told_where_it_begins(tried: Subject, step: CacheStep, remarks: list[str]) -
     if not places:
         return step
     prefill = max(tried.effort.prefill, tried.prefix)
-    _, after_a_prefill, *_ = step_plans(tried.length, prefill)
+    _, after_a_prefill, *_ = step_plans(tried.length, prefill, 1)
     plan = with_prefix_at_once(after_a_prefill, tried.prefix)
     choices = [step]
     for name in places:

@@ -39,7 +39,10 @@ SURE = 0.01  # a change of this share is no rounding in the best precision
 WITH_GIVEN = 16  # the length of sequences with optional tensors
 WITH_EACH_ID = 12  # the length of the two sequences that each id takes
 ORDERED = 13  # the length of sequences whose order is reversed; a prime, so no chunk hides it
-CAUSAL_STATES = (EVALUATION, State(weights=Weights.NOISE), TRAINING, State(in_own_dtype=True))
+TRAINED_AS_IS = replace(TRAINING, in_own_dtype=True)  # as a fused kernel, which has no fp64, is
+CAUSAL_STATES = (
+    EVALUATION, State(weights=Weights.NOISE), TRAINING, TRAINED_AS_IS, State(in_own_dtype=True)
+)  # fmt: skip
 PAST_STATES = (EVALUATION, State(weights=Weights.NOISE))
 MODES_WITH_GIVEN = (EVALUATION, TRAINING)  # the modes in which optional tensors are given
 
@@ -59,8 +62,8 @@ def assert_causal(
     halves, thirds, powers of two and their neighbors, and at random. The first outputs of a cut
     sequence must not move, and must be those of the prefix alone. Outputs must also be the same
     with and without gradients. With at most 300 ids, each is tried. The states are evaluation
-    mode, noise on the weights, training mode without dropout, the model's own precision, and in
-    both modes with each optional tensor that is known (a mask of ones, documents).
+    mode, noise on the weights, training mode without dropout, both modes in the model's own
+    precision, and in both with each optional tensor that is known (a mask of ones, documents).
 
     Args:
         model: any callable from `sample` to outputs (B, T, V), or to something that holds them.
@@ -130,13 +133,15 @@ def _require_beyond_prefix(tried: Subject) -> None:
 
 def causal_states(tried: Subject) -> list[State]:
     """The states in which nothing may depend on later inputs, evaluation first: with noise on the
-    weights, in training mode, in the model's own dtype, and with each optional tensor, except for
-    padding."""
+    weights, in training mode, in both modes in the model's own dtype, and with each optional
+    tensor, except for padding."""
     if not tried.weights:  # nothing of a plain function can be changed
         return [EVALUATION]
     states = list(CAUSAL_STATES)
     if tried.best_dtype is None:  # then all states are in the model's own dtype
         states = [state for state in states if not state.in_own_dtype]
+    if not tried.effort.given_in_training and TRAINED_AS_IS in states:  # of a large model
+        states.remove(TRAINED_AS_IS)
     modes = MODES_WITH_GIVEN if tried.effort.given_in_training else MODES_WITH_GIVEN[:1]
     for name, optional in tried.optional_tensors.items():
         if not optional.pads:  # see `assert_padding_ignored`
@@ -173,6 +178,9 @@ def _scans(tried: Subject, dense: int) -> list[tuple[int, list[int]]]:
     if tried.state.given_tensor:
         T = tried.accepted_length(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
         return [(T, _affordable_cuts(tried, T, dense)[:: tried.effort.every_nth_cut_with_given])]
+    if tried.state == TRAINED_AS_IS:  # a kernel of its own is wrong everywhere
+        T = tried.accepted_length(min(dense, max(WITH_GIVEN, 2 * tried.prefix)))
+        return [(T, _affordable_cuts(tried, T, T))]
     scans = [(dense, _affordable_cuts(tried, dense, dense))]
     if tried.length > dense and (tried.state == EVALUATION or tried.effort.long_in_every_state):
         scans.append((tried.length, _affordable_cuts(tried, tried.length, dense)))

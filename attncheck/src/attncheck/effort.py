@@ -33,7 +33,7 @@ class Effort:
 
     # Caches.
     prefill: int = 12  # tokens of the first step, before steps with a cache
-    single_steps: int = 24  # from an empty cache, at most
+    single_steps: int = 64  # from an empty cache, at most
     steps_up_to: int = 64  # the length of a text that is decoded after prompts of each length
     prompts: int = 62  # of these lengths, at most
     steps_reordered: int = 5  # with rows in another order
@@ -54,7 +54,9 @@ class Effort:
 
 FOR_SMALL = Effort()
 # From about 2 million weights on, if texts are so long that not all suffixes are affordable.
-FOR_LARGE = replace(FOR_SMALL, scans=1, beginnings=2, long_in_every_state=False, prompts=8)
+FOR_LARGE = replace(
+    FOR_SMALL, scans=1, beginnings=2, long_in_every_state=False, single_steps=24, prompts=8
+)
 # From `VERY_LARGE` on.
 FOR_VERY_LARGE = replace(
     FOR_LARGE,

@@ -20,7 +20,7 @@ from .states import (
     noise_for,
     set_dropout_to_0,
 )
-from .subject import SizesAndCall, Subject, prepared
+from .subject import SizesAndCall, Subject, prepared, without_unused
 
 # Shares of the weights by which they are moved along the gradient, to see the slope. Small ones
 # come first, for the slope changes on the way; the large ones are for models that round.
@@ -237,7 +237,7 @@ def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
 def _finite_outputs(tried: Subject, x: Tensor) -> Tensor:
     """The outputs (B, T, V) of one call for x (B, T, ...), with their graph, and with 0 for what
     is not finite, such as logits of symbols that are never chosen."""
-    y = outputs_of(tried.call_once(x), tuple(x.shape[:2]))
+    y = without_unused(outputs_of(tried.call_once(x), tuple(x.shape[:2])))
     return y.masked_fill(~y.isfinite(), 0.0)
 
 

@@ -14,6 +14,7 @@ from .outcomes import REFUSALS, CannotCheck, CheckFailed, as_assertion
 
 GivenKernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
+LONG = 131  # of a second length, for kernels that take the keys in tiles; a prime, too
 FILLS = (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5)
 # By which share of the standard deviation a right kernel in fp32 may be off.
 ROUNDING = 1e-4
@@ -96,12 +97,17 @@ def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> st
         CheckFailed: the message names the mistake that gives exactly this output, if one does.
         CannotCheck: the kernel cannot be called, or returns another shape.
     """
+
+    def on_copies(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """The output of the kernel, which may write into what it gets."""
+        return kernel(q.clone(), k.clone(), v.clone(), mask)
+
     rng = torch.Generator().manual_seed(0)
     q, k, v = 2 * torch.randn(3, B, H, T, D, generator=rng)
     tril = torch.ones(T, T, dtype=torch.bool).tril()
     try:
-        y = kernel(q, k, v, tril)
-        again = kernel(q, k, v, tril)
+        y = on_copies(q, k, v, tril)
+        again = on_copies(q, k, v, tril)
     except Exception as error:  # a kernel may raise anything
         raise CannotCheck(f"the kernel fails on {(B, H, T, D)}: {error!r}") from error
     if y.shape != q.shape:
@@ -111,18 +117,20 @@ def assert_kernel_equal(kernel: GivenKernel, *, causal_only: bool = False) -> st
     _require_right(y, q, k, v, tril)
     mask = (torch.rand(T, T, generator=rng) < 0.5) | torch.eye(T, dtype=torch.bool)
     if not causal_only:
-        _require_right(kernel(q, k, v, mask), q, k, v, mask)
+        _require_right(on_copies(q, k, v, mask), q, k, v, mask)
         without_keys = tril.clone()
         without_keys[3] = False  # of one query
         right = reference(q, k, v, without_keys)
-        if error_of(kernel(q, k, v, without_keys), right) > ROUNDING:
+        if error_of(on_copies(q, k, v, without_keys), right) > ROUNDING:
             raise CheckFailed("a query without keys changes the outputs of others")
     large = 1e6 * D**0.5 / float((q @ k.mT).abs().max()) * q  # the largest score is 1e6
     for sign in (1, -1):
-        y = kernel(sign * large, k, v, tril)
+        y = on_copies(sign * large, k, v, tril)
         _require_right(y, sign * large, k, v, tril, "scores of 1e6: ", ROUNDING_OF_LARGE)
-    _require_right_gradients(kernel, q, k, v, tril)
-    return "the kernel and its gradients agree with fp64" + _grouped(kernel, v, tril, rng)
+    _require_right_gradients(on_copies, q, k, v, tril)
+    lengths = _require_right_when_long(on_copies, rng)
+    said = f"the kernel and its gradients agree with fp64, in texts of {lengths}"
+    return said + _grouped(kernel, v, tril, rng)
 
 
 def _require_right(
@@ -144,6 +152,27 @@ def _require_right(
             raise CheckFailed(f"{when}{where}{said}")
     extent = "not finite" if not bool(y.isfinite().all()) else f"off by {error:.2g} of its std"
     raise CheckFailed(f"{when}{where}the output is {extent}, by an unknown mistake")
+
+
+def _require_right_when_long(kernel: GivenKernel, rng: torch.Generator) -> str:
+    """CheckFailed if a kernel that is right in texts of T is off in longer ones, with a causal
+    mask. The lengths that were tried, in words."""
+    q, k, v = 2 * torch.randn(3, B, H, LONG, D, generator=rng)
+    tril = torch.ones(LONG, LONG, dtype=torch.bool).tril()
+    try:
+        y = kernel(q, k, v, tril)
+    except REFUSALS:
+        return f"{T} (it refuses {LONG})"
+    right = reference(q, k, v, tril)
+    error = error_of(y, right)
+    if error > ROUNDING:
+        wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > ROUNDING]
+        where = f"in heads {wrong} only, " if len(wrong) < H else ""
+        raise CheckFailed(
+            f"{where}the output is off by {error:.2g} of its std in texts of {LONG}, not in those "
+            f"of {T}: look for tiles, or a window"
+        )
+    return f"{T} and {LONG}"
 
 
 def error_of(y: Tensor, right: Tensor) -> float:

@@ -11,7 +11,7 @@ from functools import partial
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .calls import Model, module_of
+from .calls import DOCUMENTS, Model, module_of
 from .outcomes import REFUSALS, CannotCheck, CheckFailed, Passed, as_assertion, in_one_line
 from .states import (
     EVALUATION,
@@ -23,12 +23,14 @@ from .states import (
 )
 from .subject import (
     MOST_ROWS,
+    OptionalTensor,
     SizesAndCall,
     Subject,
     call_with,
     is_rounding,
     prepared,
     relative,
+    two_documents,
 )
 from .visits import Visits
 
@@ -50,7 +52,7 @@ def assert_deterministic(
     mode, with the same random seed, they do not depend on the inputs of earlier calls.
 
     In evaluation mode also with each optional tensor that is known, which must not change the
-    outputs of later calls without it.
+    outputs of later calls without it, or with another one.
     """
     return str(check_deterministic(prepared(model, sample, **given)))
 
@@ -90,9 +92,10 @@ def require_same_twice(tried: Subject, x: Tensor) -> tuple[Tensor, bool]:
         change = max(relative(again, first), _by_another_seed(tried, x, first) if draws else 0)
     if not change > SAME_OUTPUTS:  # NaN is another fault
         return again, draws
+    seeded = f"{'but the same' if draws else 'also'} with the same random seed"
     raise tried.failed(
         f"in evaluation mode the same inputs give different outputs, by {change:.2g} of their "
-        "std, but the same with the same random seed",
+        f"std, {seeded}",
         "look for dropout or noise that is on: F.scaled_dot_product_attention ignores eval()"
         if tried.weights
         else "call eval() first; no torch module is known behind this function",
@@ -183,8 +186,8 @@ def _are_saved(tried: Subject, names: list[str]) -> bool:
 
 
 def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor) -> None:
-    """CheckFailed if two calls with the same optional tensor give different outputs, or if such a
-    call changes the outputs of a later call without it.
+    """CheckFailed if two calls with the same optional tensor give different outputs, also with
+    another one in between, or if such a call changes the outputs of a later call without it.
 
     `after_plain` are the outputs for x after a call without the tensor. Of a large model, only one
     of the tensors is tried.
@@ -206,6 +209,17 @@ def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor)
                 f"the same inputs give different outputs, by {change:.2g} of their std",
                 "look for dropout that is on where the mask is used",
             )
+        for between in _others_like(tried, optional):
+            with tried.restoring():
+                replace(tried, call=partial(call_with, between, tried.call))(x)
+                after_other = given(x)[:, judged]
+            change = relative(after_other, first)
+            if change > SAME_OUTPUTS:
+                raise given.failed(
+                    f"after a call with {between.said}, outputs of a call with {name} are others, "
+                    f"by {change:.2g} of their std",
+                    "look for a mask that is kept, as by its shape",
+                )
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
             raise given.failed(
@@ -213,6 +227,15 @@ def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor)
                 f"{change:.2g} of their std",
                 _what_changes("such a call", _left_changed(given, x)),
             )
+
+
+def _others_like(tried: Subject, optional: OptionalTensor) -> list[OptionalTensor]:
+    """One other value of the same argument, in a list: another mask, or other documents; none if
+    only one mask is known."""
+    if optional.name in DOCUMENTS:
+        return [replace(optional, said=f"{optional.name} of two", values=two_documents)]
+    masks = tried.optional_tensors.values()
+    return [mask for mask in masks if mask.name == optional.name and mask != optional][:1]
 
 
 # ---- rows

@@ -250,8 +250,10 @@ def _untried(tried: Subject, titles: set[str]) -> list[str]:
             pass
     with tried.evaluating():
         missing = tried.not_tried(arguments_tried)
-    if not arguments_of(tried.model) and not tried.call_given:
-        missing.append("arguments of the model, for their names are not known")
+    takes = arguments_of(tried.model).values()
+    named = [p for p in takes if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not named and not tried.call_given:
+        missing.append("arguments of the model whose names are not known (give call)")
     return missing
 
 

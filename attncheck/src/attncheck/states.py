@@ -3,7 +3,7 @@
 import pickle
 import random
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -252,6 +252,9 @@ def changed(
         for part in module.modules():
             _note_contents(vars(part), contents, tensors)
         undo.callback(_refill_all, contents)
+        for part in module.modules():
+            for value in vars(part).values():
+                _restore_generator(value, undo)
         weights = list(module.parameters())
         all_frozen = not any(w.requires_grad for w in weights)
         trained = {id(w) for w in weights if w.requires_grad or all_frozen}
@@ -271,6 +274,17 @@ def changed(
         if training is not None:
             module.train(training)
         yield
+
+
+def _restore_generator(value: object, undo: ExitStack) -> None:
+    """Let `undo` give a generator of random numbers the state that it has now; anything else is
+    left alone."""
+    if isinstance(value, torch.Generator):
+        undo.callback(value.set_state, value.get_state())
+    elif isinstance(value, random.Random):
+        undo.callback(value.setstate, value.getstate())
+    elif (numpy := loaded_numpy()) and isinstance(value, numpy.random.Generator):
+        undo.callback(setattr, value.bit_generator, "state", value.bit_generator.state)
 
 
 def _note_contents(
@@ -301,20 +315,34 @@ def _note_contents(
 
 
 def _refill_all(contents: list[tuple[Container, Any]]) -> None:
-    """Give containers back what `_note_contents` has noted of them, the last noted first; the
-    first error that one of them raises is raised when all others are refilled."""
-    errors: list[Exception] = []
+    """Give containers back what `_note_contents` has noted of them, the last noted first. Those
+    that still hold it are left alone: a class of the user's may refuse changes."""
     for value, parts in reversed(contents):
-        try:
-            value.clear()
-            if isinstance(value, list | deque):
-                value.extend(parts)
-            else:
-                value.update(parts)
-        except Exception as error:  # of a class of the user's
-            errors.append(error)
-    if errors:
-        raise errors[0]
+        if _holds(value, parts):
+            continue
+        # By the methods of the builtin class, since those of a subclass may refuse or do more.
+        base = next(cls for cls in REFILLED if isinstance(value, cls))
+        base.clear(value)
+        if isinstance(value, dict):
+            for key, part in parts.items():  # OrderedDict.update would call the subclass
+                base.__setitem__(value, key, part)
+        elif isinstance(value, set):
+            base.update(value, parts)
+        else:
+            base.extend(value, parts)
+
+
+def _holds(value: Container, parts: Any) -> bool:
+    """Whether a container has the very parts that were noted of it, in their order."""
+    if isinstance(value, dict):
+        now, then = [*value.keys(), *value.values()], [*parts.keys(), *parts.values()]
+    else:
+        now, then = list(value), list(parts)
+    return len(now) == len(then) and all(a is b for a, b in zip(now, then, strict=True))
+
+
+# The classes of containers that are refilled, a subclass before its base.
+REFILLED: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
 
 
 def loaded_numpy() -> ModuleType | None:

@@ -58,6 +58,7 @@ UNDECLARED = 64  # the length of a model that declares none
 DENSE = 64  # up to this length, every suffix is changed
 MOST_ROWS = 32  # of one call
 MOST_NUMBERS = 2**25  # that one call returns; a quarter of a gigabyte in fp64
+LARGEST_FILL = -1e3  # of logits; with larger ones, a symbol could be chosen
 MOST_COLUMNS = 4096  # of outputs (B, T, V); of more, some and random sums of all are compared
 MOST_COPIED = 2**28  # numbers of all weights, of which copies in fp64 are kept; two gigabytes
 PADDINGS = ("left", "right", "both sides", "between")
@@ -390,18 +391,34 @@ def call_with(optional: OptionalTensor, call: Call, model: Model, x: Tensor) -> 
 
 
 def compared_columns(y: Tensor) -> Tensor:
-    """Outputs (B, T, V) in fp64 on the CPU, with 0 for a logit of -inf beside finite ones; of a
-    large vocabulary, some columns and random sums of all, which change if any column does."""
-    y = y.to("cpu", torch.float64)
-    if (y.amin(-1) == -torch.inf).any():
-        blocked = y == -torch.inf  # the logit of a symbol that is never chosen
-        all_blocked = blocked.all(-1, keepdim=True)  # which is a fault, and stays
-        y = y.masked_fill(blocked & ~all_blocked, 0.0)
+    """Outputs (B, T, V) in fp64 on the CPU, with 0 for the logit of a symbol that is never chosen;
+    of a large vocabulary, some columns and random sums of all, which change if any column does."""
+    y = without_unused(y.to("cpu", torch.float64))
     V = y.shape[-1]
     if V <= MOST_COLUMNS:
         return y
     chosen = torch.linspace(0, V - 1, MOST_COLUMNS // 4).long()
     return torch.cat([y[..., chosen], y @ _random_signs(V) / V**0.5], -1)
+
+
+def without_unused(y: Tensor) -> Tensor:
+    """Outputs (B, T, V), with 0 for the logit of a symbol that is never chosen, which is -inf or a
+    constant that is as good as that."""
+    for _ in range(2):  # -inf, then a finite fill
+        lowest = y.amin(-1, keepdim=True)
+        if not (lowest <= LARGEST_FILL).any():
+            break
+        unused = (y == lowest) & _is_fill(y, lowest)
+        all_unused = unused.all(-1, keepdim=True)  # which is a fault, and stays
+        y = y.masked_fill(unused & ~all_unused, 0.0)
+    return y
+
+
+def _is_fill(y: Tensor, lowest: Tensor) -> Tensor:
+    """Whether the lowest of the outputs y (B, T, V) at a position is a constant such as -1e9 that
+    stands for a symbol that is never chosen: a whole number, far below all others. (B, T, 1)."""
+    of_others = y.masked_fill(y == lowest, 0.0).abs().amax(-1, keepdim=True)
+    return (lowest <= LARGEST_FILL) & (lowest == lowest.round()) & (100 * of_others < -lowest)
 
 
 @cache
@@ -687,6 +704,12 @@ def document_numbers(x: Tensor) -> Tensor:
     """(B, T): each row of x (B, T, ...) holds three documents, 0, 1 and 2."""
     T = x.shape[1]
     return (torch.arange(T) * 3 // T).expand(len(x), -1)
+
+
+def two_documents(x: Tensor) -> Tensor:
+    """(B, T): each row of x (B, T, ...) holds two documents, 0 and 1."""
+    T = x.shape[1]
+    return (torch.arange(T) * 2 // T).expand(len(x), -1)
 
 
 def find_optional_tensors(made: Subject) -> dict[str, OptionalTensor]:

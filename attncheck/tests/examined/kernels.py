@@ -79,6 +79,10 @@ FAULTY: dict[str, tuple[Any, str]] = {
     "spoils": (spoils, "without keys"),
     "detached": (lambda q, k, v, may: softmax(q, k.detach(), v, may), "gradient of k"),
     "tiled": (partial(grouped, tiled=True), "tiled"),
+    "a window of 12": (
+        lambda q, k, v, may: softmax(q, k, v, may & ~torch.ones_like(may).tril(-12)),
+        "texts of 131, not in those of 11",
+    ),
     "head 0": (
         lambda q, k, v, may: softmax(q, k[:, :1], v[:, :1], may),
         r"in heads \[1, 2\] only, the keys and values of head 0 are used",
@@ -88,6 +92,7 @@ FAULTY: dict[str, tuple[Any, str]] = {
 RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     "sdpa": (lambda q, k, v, may: sdpa(q, k, v, attn_mask=may), {}),
     "by hand": (softmax, {}),
+    "scaled in place": (lambda q, k, v, may: softmax(q.mul_(2) / 2, k, v, may), {}),
     "grouped": (partial(grouped, tiled=False), {}),
     "causal alone": (lambda q, k, v, may: sdpa(q, k, v, is_causal=True), {"causal_only": True}),
 }

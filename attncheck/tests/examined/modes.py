@@ -4,16 +4,18 @@ tensors, the precision of the model, padding, labels, gradients, caches under an
 Letters: B batch, H heads, T time, S keys, V symbols.
 """
 
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from examined.small import LM, Attention, C, Row, V, filled, merge, rotate, split, tril
+from examined.small import LM, Attention, C, Row, Served, V, filled, merge, rotate, split, tril
 
 LENGTH = 24
 
@@ -193,6 +195,96 @@ class HalfPath(LM):
 
         super().__init__(lambda layer: Attention(mix), length=LENGTH)
         self.bfloat16()
+
+
+class TrainedFast(LM):
+    """A fast path for training in fp32, as of a kernel that has no fp64, perhaps unmasked."""
+
+    def __init__(self, masked: bool) -> None:
+        def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+            fast = self.training and q.dtype is torch.float32
+            return F.scaled_dot_product_attention(q, k, v, is_causal=masked or not fast)
+
+        super().__init__(lambda layer: Attention(mix), length=LENGTH)
+
+
+class OwnNoise(LM):
+    """Noise from a generator of its own, in training mode or always."""
+
+    def __init__(self, generator: Any, always: bool = False) -> None:
+        super().__init__(length=LENGTH)
+        self.generator, self.always = generator, always
+
+    def forward(self, ids: Tensor, *args: Any) -> Tensor:
+        y = super().forward(ids)
+        if not (self.training or self.always):
+            return y
+        if isinstance(self.generator, torch.Generator):
+            return y * (torch.rand(y.shape, generator=self.generator) > 0.1)
+        return y * (1 + self.generator.random())
+
+
+class KeptMask(Stateful):
+    """It keeps the mask of the first documents under the shape of the inputs."""
+
+    def __init__(self, *fixed: str) -> None:
+        super().__init__()
+        self.kept: dict[Any, Tensor] = {}
+
+    def may(self, x: Tensor, real: Tensor | None, document: Tensor | None) -> Tensor:
+        if document is None:
+            return super().may(x, real, document)
+        if x.shape[:2] not in self.kept:
+            self.kept[x.shape[:2]] = super().may(x, real, document)
+        return self.kept[x.shape[:2]]
+
+
+class KeptSteps(nn.Module):
+    """A cache of what the last steps have added, at most so many: too few, or enough."""
+
+    vocab_size, block_size = V, 80
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(80, C)
+        self.qkv, self.head = nn.Linear(C, 3 * C), nn.Linear(C, V)
+
+    def forward(self, ids: Tensor, cache: Any = None) -> Any:
+        begin, steps = cache or (0, [])
+        n = ids.shape[1]
+        q, k, v = self.qkv(self.wte(ids) + self.wpe.weight[begin : begin + n]).chunk(3, -1)
+        steps = [*steps, (k, v)][-self.most :]
+        k, v = (torch.cat(parts, 1) for parts in zip(*steps, strict=True))
+        S = k.shape[1]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=tril(S)[S - n :])
+        return self.head(y), (begin + n, steps)
+
+
+class UnusedSymbols(Served):
+    """The logits of two symbols that are never chosen are a constant."""
+
+    def __init__(self, fill: float, fault: str = "") -> None:
+        super().__init__(fault)
+        self.fill = fill
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        logits = super().forward(input_ids, attention_mask).logits.clone()
+        logits[..., -2:] = self.fill
+        return logits
+
+
+class Wrapped(nn.Module):
+    """A model whose arguments have no names, as of nn.DataParallel."""
+
+    vocab_size, block_size = V, 48
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = Served("padding ignored")
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return self.module(*args, **named)
 
 
 class Angles(LM):
@@ -440,6 +532,26 @@ STATEFUL = [
     Row("a fast path of bf16", lambda: HalfPath(False), "in its own precision",
         published="lightseekorg/tokenspeed#178"),
     Row("a fast path of bf16 with its mask", lambda: HalfPath(True)),
+    Row("a fast path of training", lambda: TrainedFast(False),
+        "in training mode, in its own precision"),
+    Row("a fast path of training with its mask", lambda: TrainedFast(True)),
+    Row("dropout of its own generator", lambda: OwnNoise(torch.Generator().manual_seed(0)),
+        "they depend on the number of earlier calls"),
+    Row("dropout of a generator of Python", lambda: OwnNoise(random.Random(0)),
+        "they depend on the number of earlier calls"),
+    Row("dropout of a generator of NumPy", lambda: OwnNoise(np.random.default_rng(0)),
+        "they depend on the number of earlier calls"),
+    Row("noise of its own generator", lambda: OwnNoise(torch.Generator().manual_seed(0), True),
+        "the same inputs give different outputs"),
+    Row("documents kept by their shape", KeptMask,
+        "after a call with document_ids of two, outputs of a call with document_ids of three"),
+    Row("a cache of 26 steps", lambda: KeptSteps(26), "wrong from position 26 on"),
+    Row("a cache of 80 steps", lambda: KeptSteps(80), told="gives the outputs of one pass"),
+    *(Row(f"unused symbols of {fill:g}, padding read",
+          lambda fill=fill: UnusedSymbols(fill, "padding ignored"), "other inputs at the padding")
+      for fill in (-1e4, -1e9, torch.finfo(torch.float32).min)),
+    Row("unused symbols of -1e9", lambda: UnusedSymbols(-1e9), told="padding is not read"),
+    Row("arguments without names", Wrapped, told="names are not known"),
     Row("angles in bf16", lambda: Angles(False), "from position", "precision_kept",
         published="KellerJordan/modded-nanogpt#39"),
     Row("places counted in bf16", lambda: Counted(False), "seen .*with attention_mask of ones",
