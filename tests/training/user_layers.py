@@ -211,6 +211,34 @@ def own(**settings: Any) -> Any:
     return partial(SelfAttention, **settings)
 
 
+class Fourier(nn.Module):
+    """A causal convolution by FFT in fp32, which rounds; without padding it is circular."""
+
+    def __init__(self, config: AttentionConfig, padded: bool = True) -> None:
+        super().__init__()
+        self.padded = padded
+        self.filter = nn.Parameter(0.1 * torch.randn(config.n_embd, config.block_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        T = x.shape[1]
+        n = 2 * T if self.padded else T
+        of_x, of_filter = (torch.fft.rfft(y.float(), n=n) for y in (x.mT, self.filter[:, :T]))
+        return torch.fft.irfft(of_x * of_filter, n=n)[..., :T].mT.to(x)
+
+
+class FastPath(nn.Module):
+    """A kernel for training in fp32 alone, with its mask or without."""
+
+    def __init__(self, config: AttentionConfig, masked: bool) -> None:
+        super().__init__()
+        self.masked, self.proj = masked, nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fast = self.training and x.dtype is torch.float32
+        causal = self.masked or not fast
+        return self.proj(nn.functional.scaled_dot_product_attention(x, x, x, is_causal=causal))
+
+
 HONEST: dict[str, Any] = {
     "SelfAttention": SelfAttention,
     "TorchMHA": TorchMHA,
@@ -225,6 +253,8 @@ HONEST: dict[str, Any] = {
     "window": own(window=3, n_kv_head=1, qk_norm=True),
     "finite": own(kernel=KERNELS["finite"]),
     "ChunksRight": lambda config: Chunks(32, False),
+    "FourierRight": Fourier,
+    "FastPathRight": partial(FastPath, masked=True),
     **{name: own(may_attend=mask) for name, mask in MASKS.items()},
 }
 # Words that the refusal must hold.
@@ -257,4 +287,6 @@ DISHONEST: dict[str, tuple[Any, str]] = {
     "Routed": (Routed, "which its mask blocks"),
     "ClosedGate": (partial(Leaks, leak=over_time, gate=0.0, inside=True), "which its mask blocks"),
     "Chunks": (lambda config: Chunks(32, True), "comes later"),
+    "Fourier": (partial(Fourier, padded=False), "comes later"),
+    "FastPath": (partial(FastPath, masked=False), "in training mode, which comes later"),
 }

@@ -214,7 +214,7 @@ def _require_nothing_later(tried: Subject) -> None:
     _refuse_dependence(tried, torch.eye(T, dtype=torch.bool))
     starts = torch.tensor(causal.cuts_of(tried.length))[:, None]
     _refuse_dependence(tried, torch.arange(tried.length) >= starts)
-    admits_later = bool(_allowed_dependence(tried, T).triu(1).any())
+    admits_later = bool(_allowed_dependence(tried, tried.length).triu(1).any())
     if tried.state == EVALUATED and not admits_later:
         causal.check_prefixes(tried)
 
@@ -233,16 +233,18 @@ def _refuse_dependence(tried: Subject, replaced: Tensor) -> None:
     share = by_text.masked_fill(may_move, 0.0) / (float(by_text.max()) or 1.0)
     if not float(share.max()) > tried.tolerance:
         return
-    text, n, i = (int(k) for k in torch.unravel_index(share.argmax(), share.shape))
+    text, n, worst = (int(k) for k in torch.unravel_index(share.argmax(), share.shape))
     x, others = texts[text]
     pair = torch.stack([x, others[n]])
 
     def difference() -> Tensor:
         before, after = tried(pair)
-        return after[i] - before[i]
+        return after[worst] - before[worst]
 
     if float(share.max()) < causal.SURE and is_rounding(tried, difference):
         return
+    moved = share.amax(0) > tried.tolerance  # (N, T)
+    i, n = moved.T.nonzero()[0].tolist()
     j = int(replaced[n].int().argmax())  # the first that is replaced
     mode = " in training mode" if tried.state.training else ""
     if isinstance(tried.model, HasMask):
