@@ -14,7 +14,7 @@ from .outcomes import REFUSALS, CannotCheck, CheckFailed, as_assertion
 
 GivenKernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, mask -> (B, H, T, D)
 B, H, T, D = 2, 3, 11, 5  # distinct primes, so that a wrong axis cannot hide
-LONG = 131  # of a second length, for kernels that take the keys in tiles; a prime, too
+LONGER_T = 131  # of a second length, for kernels that take the keys in tiles; a prime, too
 FILLS = (-1e2, -1e3, -1e4, -3e4, -65504.0, -1e5)
 # By which share of the standard deviation a right kernel in fp32 may be off.
 ROUNDING = 1e-4
@@ -157,22 +157,22 @@ def _require_right(
 def _require_right_when_long(kernel: GivenKernel, rng: torch.Generator) -> str:
     """CheckFailed if a kernel that is right in texts of T is off in longer ones, with a causal
     mask. The lengths that were tried, in words."""
-    q, k, v = 2 * torch.randn(3, B, H, LONG, D, generator=rng)
-    tril = torch.ones(LONG, LONG, dtype=torch.bool).tril()
+    q, k, v = 2 * torch.randn(3, B, H, LONGER_T, D, generator=rng)
+    tril = torch.ones(LONGER_T, LONGER_T, dtype=torch.bool).tril()
     try:
         y = kernel(q, k, v, tril)
     except REFUSALS:
-        return f"{T} (it refuses {LONG})"
+        return f"{T} (it refuses {LONGER_T})"
     right = reference(q, k, v, tril)
     error = error_of(y, right)
     if error > ROUNDING:
         wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > ROUNDING]
         where = f"in heads {wrong} only, " if len(wrong) < H else ""
         raise CheckFailed(
-            f"{where}the output is off by {error:.2g} of its std in texts of {LONG}, not in those "
+            f"{where}the output is off by {error:.2g} of its std in texts of {LONGER_T}, not in those "
             f"of {T}: look for tiles, or a window"
         )
-    return f"{T} and {LONG}"
+    return f"{T} and {LONGER_T}"
 
 
 def error_of(y: Tensor, right: Tensor) -> float:

@@ -33,7 +33,9 @@ SHOWS = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
 EVALUATED = State(weights=Weights.NOISE)
 TRAINED = State(training=True, grad=True, dropout_off=True, weights=Weights.NOISE)
-TRAINED_AS_IS = replace(TRAINED, in_own_dtype=True)  # as a fused kernel, which has no fp64, is
+TRAINED_IN_OWN_DTYPE = replace(
+    TRAINED, in_own_dtype=True
+)  # as a fused kernel, which has no fp64, is
 
 
 def check_layers(net: GPT, *, pattern: bool = True) -> None:
@@ -97,7 +99,7 @@ def check_layer(
             _require_the_same_again(there)
             require_rows_apart(there)
             _require_nothing_later(steady(there))
-    with tried.in_state(TRAINED_AS_IS) as there, _refusing(layer):
+    with tried.in_state(TRAINED_IN_OWN_DTYPE) as there, _refusing(layer):
         _require_nothing_later(steady(there))
     if pattern and isinstance(layer, HasPattern):
         with tried.in_state(EVALUATED) as there:
