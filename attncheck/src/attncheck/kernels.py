@@ -169,8 +169,8 @@ def _require_right_when_long(kernel: GivenKernel, rng: torch.Generator) -> str:
         wrong = [h for h in range(H) if error_of(y[:, h], right[:, h]) > ROUNDING]
         where = f"in heads {wrong} only, " if len(wrong) < H else ""
         raise CheckFailed(
-            f"{where}the output is off by {error:.2g} of its std in texts of {LONGER_T}, not in those "
-            f"of {T}: look for tiles, or a window"
+            f"{where}the output is off by {error:.2g} of its std in texts of {LONGER_T}, not in "
+            f"those of {T}: look for tiles, or a window"
         )
     return f"{T} and {LONGER_T}"
 

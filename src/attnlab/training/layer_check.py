@@ -33,9 +33,7 @@ SHOWS = 1e-3  # a weight of a pattern that must show in the output
 # Noise opens gates that start at 0. In training mode dropout does nothing.
 EVALUATED = State(weights=Weights.NOISE)
 TRAINED = State(training=True, grad=True, dropout_off=True, weights=Weights.NOISE)
-TRAINED_IN_OWN_DTYPE = replace(
-    TRAINED, in_own_dtype=True
-)  # as a fused kernel, which has no fp64, is
+TRAINED_IN_OWN_DTYPE = replace(TRAINED, in_own_dtype=True)  # as of a fused kernel
 
 
 def check_layers(net: GPT, *, pattern: bool = True) -> None:
