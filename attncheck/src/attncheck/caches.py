@@ -57,7 +57,7 @@ CACHES = (
     "past_key_values", "past_key_value", "layer_past", "past", "past_kv", "past_kvs", "kv_cache",
     "kv_caches", "kv", "kvs", "cache", "caches", "cache_params", "state", "states", "past_state",
     "past_states", "prev_state", "prev_states", "recurrent_state", "recurrent_states",
-    "conv_state", "ssm_state", "hidden", "hidden_state", "hx", "mems", "mem", "carry",
+    "conv_state", "ssm_state", "hidden", "hidden_state", "hx", "mems", "carry",
 )  # fmt: skip
 # Arguments that make a model return one.
 FLAGS = ("use_cache", "return_cache", "return_kv", "return_kv_cache", "return_past",

@@ -20,7 +20,7 @@ TARGETS = ("targets", "target", "labels", "label", "y")
 # A document's number for each token (B, T).
 DOCUMENTS = (
     "document", "documents", "document_id", "document_ids", "document_idx", "document_index",
-    "doc", "docs", "doc_id", "doc_ids", "doc_idx", "seq_idx", "sequence_id", "sequence_ids",
+    "doc_id", "doc_ids", "doc_idx", "seq_idx", "sequence_id", "sequence_ids",
 )  # fmt: skip
 
 

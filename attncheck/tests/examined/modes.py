@@ -274,6 +274,25 @@ class UnusedSymbols(Served):
         return logits
 
 
+class Reads(LM):
+    """It reads other texts, or states (B, S, C), as arguments whose names others give to documents
+    and caches."""
+
+    def __init__(self) -> None:
+        super().__init__(length=LENGTH)
+        self.of_docs = nn.Embedding(V, V)
+
+    def forward(
+        self, ids: Tensor, docs: Tensor | None = None, mem: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        y = super().forward(ids)
+        if docs is not None:
+            y = y + self.of_docs(docs).mean(1, keepdim=True)
+        if mem is not None:
+            y = y + mem.mean()
+        return y, y.cumsum(1)
+
+
 class Wrapped(nn.Module):
     """A model whose arguments have no names, as of nn.DataParallel."""
 
@@ -552,6 +571,7 @@ STATEFUL = [
       for fill in (-1e4, -1e9, torch.finfo(torch.float32).min)),
     Row("unused symbols of -1e9", lambda: UnusedSymbols(-1e9), told="padding is not read"),
     Row("arguments without names", Wrapped, told="names are not known"),
+    Row("texts and states to read", Reads, told="the arguments docs, mem"),
     Row("angles in bf16", lambda: Angles(False), "from position", "precision_kept",
         published="KellerJordan/modded-nanogpt#39"),
     Row("places counted in bf16", lambda: Counted(False), "seen .*with attention_mask of ones",
