@@ -209,23 +209,35 @@ def _require_the_same_with_given(tried: Subject, x: Tensor, after_plain: Tensor)
                 f"the same inputs give different outputs, by {change:.2g} of their std",
                 "look for dropout that is on where the mask is used",
             )
-        for between in _others_like(tried, optional):
-            with tried.restoring():
-                replace(tried, call=partial(call_with, between, tried.call))(x)
-                after_other = given(x)[:, judged]
-            change = relative(after_other, first)
-            if change > SAME_OUTPUTS:
-                raise given.failed(
-                    f"after a call with {between.said}, outputs of a call with {name} are others, "
-                    f"by {change:.2g} of their std",
-                    "look for a mask that is kept, as by its shape",
-                )
         change = relative(after_given, after_plain)
         if change > SAME_OUTPUTS:
             raise given.failed(
                 f"after a call with {name}, outputs of calls without it are others, by "
                 f"{change:.2g} of their std",
                 _what_changes("such a call", _left_changed(given, x)),
+            )
+    for optional in list(tried.optional_tensors.values())[:most]:
+        _require_the_same_after_others(tried, x, optional)
+
+
+def _require_the_same_after_others(tried: Subject, x: Tensor, optional: OptionalTensor) -> None:
+    """CheckFailed if x (B, T, ...) with an optional tensor gets other outputs after a call with
+    another value of it."""
+    judged = optional.judged(x.shape[1])
+    call = partial(call_with, optional, tried.call)
+    given = replace(tried, call=call, state=replace(tried.state, given_tensor=optional.said))
+    for between in _others_like(tried, optional):
+        with tried.restoring():
+            first = given(x)[:, judged]
+        with tried.restoring():
+            replace(tried, call=partial(call_with, between, tried.call))(x)
+            after = given(x)[:, judged]
+        change = relative(after, first)
+        if change > SAME_OUTPUTS:  # NaN is another fault
+            raise given.failed(
+                f"after a call with {between.said}, outputs of a call with {optional.said} are "
+                f"others, by {change:.2g} of their std",
+                "look for a mask that is kept, as by its shape",
             )
 
 
