@@ -124,8 +124,6 @@ SWITCHED: list[tuple[Any, str, Any, str]] = [
     (modes, "_require_the_same_with_given", nothing, "dropout where a mask is used"),
     (modes, "_require_the_same_with_given", nothing, "a mask written into a buffer"),
     (modes, "_others_like", lambda *of: [], "documents kept by their shape"),
-    (subject, "_is_fill", lambda y, lowest: lowest == -torch.inf,
-     "unused symbols of -1e9, padding read"),
     (loss, "_require_end_ignored", nothing, "labels rolled"),
     (loss, "_trained_where_ignored", lambda *of: "", "smoothing of ignored labels"),
     (padding, "_causal_beside_padding", lambda *of: [], "open with padding"),

@@ -186,11 +186,11 @@ def padding_row() -> LM:
 
 
 class HalfPath(LM):
-    """A fast path for half precision, with or without its mask."""
+    """A fast path for serving in half precision, with or without its mask."""
 
     def __init__(self, masked: bool) -> None:
         def mix(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
-            fast = q.dtype in (torch.float16, torch.bfloat16)
+            fast = q.dtype in (torch.float16, torch.bfloat16) and not self.training
             return F.scaled_dot_product_attention(q, k, v, is_causal=masked or not fast)
 
         super().__init__(lambda layer: Attention(mix), length=LENGTH)
