@@ -13,6 +13,7 @@ import pytest
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
+from attnlab.claims import claim_page, ranking_page
 from attnlab.runs.document import json_value
 from attnlab.runs.frame import read_runs
 from tests.cli import attnlab
@@ -235,6 +236,15 @@ def test_bad_input_is_a_document_too(
     TypeAdapter(Failed).validate_python(found)
     assert done.code == found["exit_code"] == 2 and done.err.startswith("error: ")
     assert found["error"] in done.err
+
+
+@pytest.mark.parametrize("line", ["reproduce --publish", "rank --publish"])
+def test_what_publishes_has_no_document(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_page, "publish_claims", lambda claims: [Path("page")])
+    monkeypatch.setattr(ranking_page, "publish_ranking", lambda protocol: Path("page"))
+    done = attnlab(*line.split(), "--json")
+    found = document_of(done.out)
+    assert done.code == found["exit_code"] == 2 and "--publish" in found["error"]
 
 
 @pytest.mark.parametrize(

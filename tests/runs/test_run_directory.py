@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnlab.errors import BadInput
 from attnlab.runs import run_directory
-from attnlab.runs.run_directory import RunDirectory
+from attnlab.runs.run_directory import RunDirectory, folder_for
 
 SETTINGS = {"seed": 0}
 # What a run has left that has ended, and other files than those of a run.
@@ -138,3 +139,16 @@ def test_another_user_sees_whether_a_run_trains(
     assert seen() == free
     with directory.locked():
         assert seen() == held
+
+
+@pytest.mark.parametrize("group", ["attn", "data", "model", "optim", "callbacks"])
+def test_own_code_that_was_edited_is_another_directory(group: str) -> None:
+    def folder(source: str) -> Path:
+        """That of a run whose own code of the group has this digest."""
+        settings: Any = {key: {} for key in ("attn", "data", "model", "optim", "callbacks")}
+        own = {"source": source}
+        settings[group] = {"mine": own} if group == "callbacks" else own
+        settings |= {"outputs": "outputs", "name": "lab", "seed": 0}
+        return folder_for(settings, "sdpa", [])
+
+    assert folder("a" * 64) == folder("a" * 64) != folder("b" * 64)

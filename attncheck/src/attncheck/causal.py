@@ -36,7 +36,7 @@ from .visits import Visits
 MAP = 48  # the largest map, in which every input is changed alone
 SHORT = 32  # the length of sequences of properties for which few positions are enough
 SURE = 0.01  # a change of this share is no rounding in the best precision
-WITH_GIVEN = 16  # the length of sequences with optional tensors
+WITH_GIVEN = 16  # the length of sequences with optional tensors, and of those of TRAINED_AS_IS
 WITH_EACH_ID = 12  # the length of the two sequences that each id takes
 ORDERED = 13  # the length of sequences whose order is reversed; a prime, so no chunk hides it
 TRAINED_AS_IS = replace(TRAINING, in_own_dtype=True)  # as a fused kernel, which has no fp64, is

@@ -235,8 +235,8 @@ def _gradient(value: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _finite_outputs(tried: Subject, x: Tensor) -> Tensor:
-    """The outputs (B, T, V) of one call for x (B, T, ...), with their graph, and with 0 for what
-    is not finite, such as logits of symbols that are never chosen."""
+    """The outputs (B, T, V) of one call for x (B, T, ...), with their graph, and with 0 for
+    logits of symbols that are never chosen and for what is not finite."""
     y = without_unused(outputs_of(tried.call_once(x), tuple(x.shape[:2])))
     return y.masked_fill(~y.isfinite(), 0.0)
 
