@@ -62,7 +62,7 @@ def test_the_reason_stands_wherever_the_verdict_does(claim):
     printed = {
         "page": (claim.folder / "README.md").read_text(encoding="utf-8"),
         "table": of_table,
-        "exercise": of_exercise.found,
+        "exercise": of_exercise.words + of_exercise.found,
         "reproduce": claim_report(claim, rows, again),
         "JSON": json.dumps(claim_content(result, 0), ensure_ascii=False),
         "lab": Published.read(name).verdict(only=None)["says"],
