@@ -156,15 +156,16 @@ class Published:
         prediction and whether it is true, where the sentence is not about the lesson."""
         judged = judge_files(self.claim)
         says = f"“{self.claim.says}” {verdict_in_words(judged).rstrip('.')}."
-        shown = [p for p in self.claim.predictions.values() if p.role in DECIDE]
+        predictions = self.claim.predictions
+        shown = [key for key, p in predictions.items() if p.role in DECIDE]
         if only is not None:
-            shown = [self.claim.predictions[only]]
-            says = shown[0].says
+            shown = [only]
+            says = predictions[only].says
         lines = []
         for key, evidence in judged.evidence().items():
-            prediction = self.claim.predictions[key]
-            if prediction not in shown:
+            if key not in shown:
                 continue
+            prediction = predictions[key]
             word = "Undecided"
             if not evidence.is_undecided:
                 word = "True" if evidence.is_for else "False"
@@ -172,7 +173,7 @@ class Published:
             agree = min(tally.agree for tally in tallies)
             seeds = f"{agree} of {tallies[0].n} seeds agree"
             lines.append([word, prediction.where or prediction.says.rstrip("."), seeds])
-        return {"says": says, "lines": lines, "reach": f"{reach_line(judged)}."}
+        return {"says": says, "lines": lines, "reach": f"{reach_line(judged, shown)}."}
 
 
 @cache

@@ -127,14 +127,21 @@ def test_two_lengths_may_be_two_predictions(tmp_path):
     other = claim_of(tmp_path, predictions={"p": first, "late": turned})
     rows = rows_of(other, {"a": 2.0, "b": 1.0})
     assert verdict_words(judge_claim(other, rows, again=rows)).endswith("(300, 1,200 steps)")
+    opposite = second | {"above": 2.0}  # the length decides, so neither reaches beyond its own
+    both = claim_of(tmp_path, predictions={"p": first, "late": opposite})
+    rows = rows_of(both, {"a": 2.0, "b": 1.0})
+    words = "holds in part at one length each (300, 1,200 steps)"
+    assert verdict_words(judge_claim(both, rows, again=rows)) == words
 
 
-def others_of(folder, loss_of_unscaled, *, rate="0.01", seeds=range(20, 30), settings=()):
+def others_of(
+    folder, loss_of_unscaled, *, rate="0.01", last=None, seeds=range(20, 30), settings=()
+):
     """Rows of another claim, with the words of the same arms in another order."""
     rows = {}
     for name, loss in (("unscaled", loss_of_unscaled), ("sdpa", 1.0)):
         words = (f"attn={name}", "preset=micro", "trainer.max_steps=300", *settings,
-                 "probes=none", f"optim.lr={rate}", f"optim.min_lr={rate}")  # fmt: skip
+                 "probes=none", f"optim.lr={rate}", f"optim.min_lr={last or rate}")  # fmt: skip
         rows |= {Run(words, seed): row(words, seed, loss) for seed in seeds}
     return {folder / "experiments" / "other" / "rows.jsonl": rows}
 
@@ -158,6 +165,23 @@ def test_rows_of_another_file_that_say_otherwise_make_it_undecided(tmp_path, the
     assert judged.verdict == verdict
     assert ("other" in verdict_and_where(judged)) == (verdict == "undecided")
     assert ("other" in reasons_for_words(judged)) == (verdict == "undecided")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "rate", "last", "found"),
+    [
+        (SEEDS, "0.003", "0.0003", False),  # the same trainings, in another file
+        (range(5, 15), "0.003", "0.0003", False),  # five of them
+        (range(20, 30), "0.003", "0.0003", True),
+        (SEEDS, "0.003", "0.003", True),  # the rate does not decay
+        (SEEDS, "0.01", "0.001", True),
+    ],
+)
+def test_the_same_trainings_are_no_second_answer(tmp_path, seeds, rate, last, found):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH)})
+    committed = others_of(tmp_path, 2.0, rate=rate, last=last, seeds=seeds)
+    judged = judge_claim(claim, rows_of(claim, {"a": 2.0, "b": 1.0}), committed=committed)
+    assert bool(judged.elsewhere) == found
 
 
 def test_what_is_open_here_and_decided_elsewhere_may_contradict_the_sentence(tmp_path):
@@ -222,6 +246,45 @@ def test_the_power_of_the_rule_is_computed():
     assert chance_of_wrong_verdict(40) == pytest.approx(1 / 214, rel=0.01)
 
 
+def declared(claim, repository):
+    """The claim as it is read from a new repository, and a commit before and one after it."""
+    claim.folder.mkdir(parents=True)
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *who, *words], cwd=repository, check=True,
+                              capture_output=True, text=True).stdout.strip()  # fmt: skip
+
+    def commit():
+        git("add", "-A")
+        git("commit", "-qm", "x", "--allow-empty")
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    before = commit()
+    content = claim.model_dump(mode="json", exclude={"file"}, exclude_defaults=True)
+    claim.file.write_text(yaml.safe_dump(content))
+    return Claim.read(claim.file), {"before": before, "after": commit()}
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_a_measurement_before_tells_the_outcome(tmp_path, made):
+    file = tmp_path / "experiments" / "mine" / "claim.yaml"
+    measured = {"says": "P.", "arms": ["m"], "above": 0.0, "at_risk": True}
+    claim = Claim(says="A.", base=[], first_seed=0, arms={"m": ["measure.f"]},
+                  predictions={"p": measured}, file=file)  # fmt: skip
+    claim, commits = declared(claim, tmp_path)
+    words = ("measure.f",)
+    rows = {Run(words, seed): row(words, seed, 1.0) for seed in SEEDS}
+    for of_run in rows.values():
+        of_run["commit"] = commits["after"]
+    pilot = row(words, 1000, 1.0) | {"commit": commits[made]}
+    rows[Run(words, 1000)] = pilot
+    judged = judge_claim(claim, rows, committed={claim.folder / "rows.jsonl": rows})
+    assert judged.was_at_risk(judged.findings[0]) is (made == "after")
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
 @pytest.mark.parametrize(
     ("made", "rate", "words", "at_risk"),
     [
@@ -231,29 +294,16 @@ def test_the_power_of_the_rule_is_computed():
         ("before", "0.0056", ("trainer.max_steps=600",), True),
     ],
 )
-def test_a_pilot_in_another_file_tells_the_outcome(tmp_path, made, rate, words, at_risk):
+def test_a_pilot_in_another_file_tells_the_outcome(
+    tmp_path, made, rate, words, at_risk, is_trained
+):
     claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH, at_risk=True)})
-    claim.folder.mkdir(parents=True)
-
-    def commit():
-        subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", *who, "commit", "-qm", "x", "--allow-empty"], cwd=tmp_path,
-                       check=True)  # fmt: skip
-        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True,
-                              capture_output=True, text=True).stdout.strip()  # fmt: skip
-
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    commits = {"before": commit()}
-    content = claim.model_dump(mode="json", exclude={"file"}, exclude_defaults=True)
-    claim.file.write_text(yaml.safe_dump(content))
-    commits["after"] = commit()
-    claim = Claim.read(claim.file)
+    claim, commits = declared(claim, tmp_path)
     committed = others_of(tmp_path, 2.0, rate=rate, seeds=range(1000, 1002), settings=words)
     for of_file in committed.values():
         for of_run in of_file.values():
             of_run["commit"] = commits[made]
-    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0}) if is_trained else {}
     for of_run in rows.values():
         of_run["commit"] = commits["after"]
     committed[claim.folder / "rows.jsonl"] = rows

@@ -19,6 +19,7 @@ import yaml
 from attnlab.claims.claim import Claim
 from attnlab.claims.finding import Finding
 from attnlab.claims.judged_claim import judge_files
+from attnlab.claims.reach import verdict_words
 
 CLAIMS = sorted((Path(__file__).parents[2] / "experiments").glob("*/claim.yaml"))
 CONTRASTS = {"level": [1], "interaction": [1, -1, -1, 1], "difference": [1, -1]}
@@ -47,8 +48,16 @@ def score(row: Row, metric: str, worst: float) -> float:
 def rows_of_arm(
     words: list[str], rates: list[float], pilots: int, by: str, rows: list[Row]
 ) -> dict[int, Row]:
+    """The rows of an arm by seed, at its rate."""
+    return rows_and_edge(words, rates, pilots, by, rows)[0]
+
+
+def rows_and_edge(
+    words: list[str], rates: list[float], pilots: int, by: str, rows: list[Row]
+) -> tuple[dict[int, Row], bool]:
     """The rows of an arm by seed; with rates, those at the rate with the lowest mean loss, or the
-    highest mean accuracy, of as many seeds from 1000 on, of all that were tried."""
+    highest mean accuracy, of as many seeds from 1000 on, of all that were tried. And whether that
+    is the lowest or the highest that was tried."""
     sign = -1 if by == "val_accuracy" else 1
     choosing = range(1000, 1000 + pilots)
     by_rate: dict[float, dict[int, Row]] = defaultdict(dict)
@@ -57,15 +66,16 @@ def rows_of_arm(
         if row["overrides"][: len(words)] == words and set(rest) <= {"optim.lr", "optim.min_lr"}:
             by_rate[float(rest.get("optim.lr", 0))][row["seed"]] = row
     if not rates:
-        return by_rate[0]
+        return by_rate[0], False
     losses = {}
     for rate, of_rate in by_rate.items():
         if rate and set(choosing) <= set(of_rate):
             of_pilots = [score(of_rate[seed], by, sign * math.inf) for seed in choosing]
             losses[rate] = sign * fmean(of_pilots)
     if not losses:
-        return {}
-    return by_rate[min(sorted(losses), key=losses.__getitem__)]
+        return {}, False
+    best = min(sorted(losses), key=losses.__getitem__)
+    return by_rate[best], best in (min(losses), max(losses))
 
 
 def value_of(prediction: Row, scores: list[float]) -> float:
@@ -131,11 +141,12 @@ def interval(values: list[float]) -> tuple[float, float, float]:
     return median(known), known[place - 1], known[-place]
 
 
-def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> list[float]:
-    """The value of each seed, up to the first that some arm lacks."""
-    metric = prediction.get("metric", "val_loss")
-    worst = math.inf if metric == "val_loss" else prediction.get("worst", math.nan)
-    arms = []
+def trained_arms(
+    claim: Row, prediction: Row, steps: int, rows: list[Row]
+) -> list[tuple[dict[int, Row], bool]]:
+    """For each arm of a prediction: its rows by seed at its rate, and whether that is the first or
+    the last of its grid."""
+    found = []
     pilots = prediction.get("rate_seeds", 3)
     sizes = prediction.get("sizes", {"": {"overrides": []}})
     for size, name in product(sizes.values(), prediction["arms"]):
@@ -146,7 +157,15 @@ def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> 
                 words += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
         rates = size.get("rates") or prediction.get("rates", [])
         by = prediction.get("rate_by", "val_loss")
-        arms.append(rows_of_arm(words, rates, pilots, by, rows))
+        found.append(rows_and_edge(words, rates, pilots, by, rows))
+    return found
+
+
+def values_by_seed(claim: Row, prediction: Row, steps: int, rows: list[Row]) -> list[float]:
+    """The value of each seed, up to the first that some arm lacks."""
+    metric = prediction.get("metric", "val_loss")
+    worst = math.inf if metric == "val_loss" else prediction.get("worst", math.nan)
+    arms = [of_arm for of_arm, _ in trained_arms(claim, prediction, steps, rows)]
     first = prediction.get("first_seed", claim["first_seed"])
     values = []
     for seed in range(first, first + most_seeds(claim, prediction)):
@@ -195,6 +214,86 @@ def verdict_on_claim(claim: Row, *readings: dict[str, dict[str, Said]]) -> str:
     if False in deciding:
         return "holds in part" if True in deciding else "does not hold"
     return "undecided" if None in deciding else "holds"
+
+
+def says_true(prediction: Row, verdicts: set[str]) -> bool | None:
+    """Whether a prediction says that its sentence is true; None if it says neither."""
+    is_against = prediction.get("role", "for") == "against"
+    if verdicts == {"confirmed"}:
+        return not is_against
+    return is_against if verdicts == {"refuted"} else None
+
+
+def reach_again(
+    claim: Row, rows: list[Row], *readings: dict[str, dict[str, Said]]
+) -> dict[str, set[tuple[str, Any]]]:
+    """By the key of each prediction that decides: what it lacks, as ("steps", 300), ("rate", ...)
+    and ("processor", ...)."""
+    of_length = {}  # (key, steps of the longest run) -> what it asks, and its answer there
+    trained: dict[str, list[tuple[int, bool]]] = {}  # key -> steps, and whether a rate is an edge
+    for key, prediction in claim["predictions"].items():
+        if prediction.get("role", "for") not in ("for", "against", "control"):
+            continue
+        trained[key] = []
+        for steps in prediction.get("lengths") or [0]:
+            arms = trained_arms(claim, prediction, steps, rows)
+            known = [row["values"].get("steps", 0) for of, _ in arms for row in of.values()]
+            longest = max(known, default=0)
+            trained[key].append((longest, any(edge for _, edge in arms)))
+            asked = [
+                [word for word in claim["arms"][name] if not word.startswith("trainer.")]
+                for name in prediction["arms"]
+            ]
+            question = (asked, prediction.get("metric", "val_loss"), prediction.get("sizes"))
+            said = readings[0][key][f"{key}_{steps}" if steps else key].verdict
+            of_length[key, longest] = (question, says_true(prediction, {said}))
+    lacks: dict[str, set[tuple[str, Any]]] = {}
+    for key, prediction in claim["predictions"].items():
+        if prediction.get("role", "for") not in ("for", "against"):
+            continue
+        lacks[key] = set()
+        if claim.get("exempt") or prediction.get("exempt"):
+            continue
+        own = {steps for steps, _ in trained[key] if steps}
+        answers = [of_length[key, steps] for steps, _ in trained[key]]
+        alike = {n for (_, n), asked in of_length.items() if n and asked == answers[0]} | own
+        if answers[0][1] is None:
+            alike = own
+        if own and 4 * min(alike) > max(alike):
+            lacks[key] |= {("steps", steps) for steps in own}
+        if own and not prediction.get("rates"):
+            lacks[key].add(("rate", "at one rate"))
+        elif any(edge for _, edge in trained[key]):
+            lacks[key].add(("rate", "at a rate at the end of its grid"))
+        if set(readings[1].get(key, {})) != set(readings[0][key]):
+            lacks[key].add(("processor", "on one processor"))
+    return lacks
+
+
+def words_again(
+    claim: Row, verdict: str, rows: list[Row], *readings: dict[str, dict[str, Said]]
+) -> str:
+    """What the words of a verdict must name, as "at 300 steps, on one processor"."""
+    sides: dict[bool | None, list[set[tuple[str, Any]]]] = defaultdict(list)
+    for key, lacking in reach_again(claim, rows, *readings).items():
+        verdicts = {said.verdict for reading in readings for said in reading.get(key, {}).values()}
+        sides[says_true(claim["predictions"][key], verdicts)].append(lacking)
+    needed = sides[True] if verdict == "holds" else []
+    if verdict in ("holds in part", "does not hold"):  # one of each side, that lacks least
+        needed = [
+            min(side, key=lambda lacking: len({kind for kind, _ in lacking}))
+            for side in (sides[True], sides[False])
+            if side
+        ]
+    found: dict[str, list[Any]] = defaultdict(list)
+    for lacking in needed:
+        for kind, word in sorted(lacking, key=str):
+            found[kind] += [] if word in found[kind] else [word]
+    words = []
+    if steps := [f"{number:,}" for number in sorted(found["steps"])]:
+        several = f"at one length each ({', '.join(steps)} steps)"
+        words.append(several if len(steps) > 1 else f"at {steps[0]} steps")
+    return ", ".join([*words, *found["rate"], *found["processor"]])
 
 
 def without_room(prediction: Row, said: Said, baseline: list[float]) -> bool:
@@ -250,7 +349,10 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
             if without_room(prediction, said, [*finding.scores.values()][1]):
                 assert judged.why_open(finding)
                 first_time[finding.key]["no room"] = Said("open")
-    assert verdict_on_claim(claim, first_time, second_time) == judged.verdict
+    verdict = verdict_on_claim(claim, first_time, second_time)
+    assert verdict == judged.verdict
+    words = words_again(claim, verdict, rows, recomputed(claim, rows), second_time)
+    assert f"{verdict} {words}".strip() == verdict_words(judged)
     first_time = recomputed(claim, rows)
     for reading, findings in (
         (first_time, {finding.name: finding for finding in judged.findings}),

@@ -384,8 +384,8 @@ def rows_of_others_in_words(judged: JudgedClaim) -> str:
             lines.append(f"- `{finding.name}` by the rows of {name}: {agree}; {measured}")
     if not lines:
         return ""
-    rates = "at rates of their own (constant ones in the ranking)"
-    same = f"Others trained the same arms for as many steps, {rates}:"
+    how = "with other seeds or at other rates (constant ones in the ranking)"
+    same = f"Others trained the same arms for as many steps, {how}:"
     why = [f"- {name}: {reason}" for name, reason in judged.claim.differs.items()]
     return "\n".join([same, "", *lines, *why])
 

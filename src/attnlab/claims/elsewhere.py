@@ -72,17 +72,19 @@ def readings_of(
     arm: Arm, own: Sequence[Row], rows: Mapping[Run, Row], experiments: Path
 ) -> list[OtherReading]:
     """What `rows` say of an arm: those that trained the same model on the same data, with any seed
-    and learning rate, for as many steps or for more. Nothing for an arm that trains no model, or
-    of which its claim has no rows: `own` are those.
+    and learning rate, for as many steps or for more. Nothing for an arm that trains no model.
+    `own` are the rows that its claim has of it, which make it faster.
     """
-    if is_measurement(arm.overrides) or not own or sizes_of(own[0]) is None:
+    if is_measurement(arm.overrides):
         return []
     mine = arm_settings(without_rate(arm.overrides), experiments)
     steps = mine["trainer.max_steps"]
     found = []
+    own_sizes = next(filter(None, map(sizes_of, own)), None)  # a run that diverged has none
     for run, row in rows.items():
+        sizes = sizes_of(row)
         # Composing settings is slow. Where sizes differ, models or data do: no need to compose.
-        if sizes_of(row) != sizes_of(own[0]):
+        if sizes is None or sizes != (own_sizes or sizes):
             continue
         theirs = arm_settings(without_rate(run.overrides), experiments)
         ends_there = theirs["trainer.max_steps"] == steps
@@ -93,6 +95,15 @@ def readings_of(
             rate = last_of(run.overrides).get("optim.lr", "")
             found.append(OtherReading(row, rate, steps, ends_there))
     return found
+
+
+def training_of(row: Row) -> tuple[int, str, str, int]:
+    """What tells the trainings of one arm apart: the seed, the learning rate, that to which it
+    decays, and the steps. Rows in which these are equal are of the same training, and no second
+    answer."""
+    typed = last_of(row["overrides"])
+    rates = [typed.get(key, "") for key in ("optim.lr", "optim.min_lr")]
+    return row["seed"], *rates, row["values"].get("steps", 0)
 
 
 def sizes_of(row: Row) -> tuple[float, float] | None:
@@ -147,6 +158,8 @@ def findings_by_others(
     and the finding that its rows give, for each file of others that has ten seeds or more of all
     the finding's arms."""
     prediction = finding.prediction
+    if not finding.values:
+        return
     if compares_rates(finding.arms.values()):
         return  # rows of others are read at any rate, and cannot say what a rate does
     for file, rows in committed.items():
@@ -154,8 +167,11 @@ def findings_by_others(
             continue
         scores = {}
         for name, arm in finding.arms.items():
-            readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)
-            scores[name] = scores_at_one_rate(readings, prediction.metric)
+            own = finding.rows[name]
+            readings = readings_of(arm, own, rows, claim.folder.parent)
+            trained_here = {training_of(row) for row in own}
+            others = [x for x in readings if training_of(x.row) not in trained_here]
+            scores[name] = scores_at_one_rate(others, prediction.metric)
         seeds = sorted(set.intersection(*map(set, scores.values())))
         if len(seeds) < FEWEST_JUDGED:
             continue

@@ -13,10 +13,17 @@ from pathlib import Path
 from attnlab.claims.claim import Claim, declaration_of, functions_by_arm
 from attnlab.claims.declared import commit_of, has_commit, head_of, why_undeclared
 from attnlab.claims.elsewhere import RowsByFile, committed_rows, findings_by_others, readings_of
-from attnlab.claims.finding import Finding, judge_prediction, rows_of_findings
+from attnlab.claims.finding import Finding, judge_prediction, rows_of_arm, rows_of_findings
 from attnlab.claims.judge import Evidence, common_verdict, verdict_on_sentence
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows, kept_rows, other_instruction_set
-from attnlab.claims.trials import Row, Run, each_once, is_pilot, pilots_and_tests
+from attnlab.claims.trials import (
+    Row,
+    Run,
+    each_once,
+    is_measurement,
+    is_pilot,
+    pilots_and_tests,
+)
 from attnlab.claims.work import Work
 
 
@@ -48,8 +55,7 @@ class JudgedClaim:
         names: dict[str, None] = {}  # in order, each once
         for finding in self.needed():
             for name, there in self.elsewhere.get(finding.name, {}).items():
-                theirs = Evidence(finding.prediction.role, there.verdict)
-                with_theirs = verdict_on_sentence([*own, theirs])
+                with_theirs = verdict_on_sentence([*own, there.evidence])
                 if there.is_decided and with_theirs != self.verdict_of_predictions:
                     names[name] = None
         return list(names)
@@ -190,7 +196,9 @@ def with_known_rows(claim: Claim, finding: Finding, committed: RowsByFile) -> Fi
         return finding
     known = []
     for name, arm in finding.arms.items():
-        of_arm = []
+        # The function of a measurement is one of the claim's own directory: only its rows are.
+        own_file = committed.get(claim.folder / COMMITTED, {})
+        of_arm = rows_of_arm(arm, own_file) if is_measurement(arm.overrides) else []
         for rows in committed.values():
             readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)
             of_arm += [reading.row for reading in readings]

@@ -5,7 +5,7 @@ A verdict on trained losses or accuracies needs no more words only if it has two
 sets of one. `verdict_words` says what it lacks, and `reach_line` on which models it stands.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from attnlab.claims.claim import RATE_SEEDS
@@ -93,9 +93,10 @@ def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
         return Limits()
     own = [finding for finding in judged.findings if finding.key == key]
     steps = {finding.trained_steps for finding in own if finding.trained_steps}
-    # The second length may be that of another prediction which asks the same.
-    decided = [finding for finding in judged.needed() if finding.is_decided]
-    lengths = {x.trained_steps for x in decided if same_question(x, own[0])} | steps
+    # The second length may be that of another prediction, which asks the same and says the same:
+    # where the answer turns with the length, each holds at its own length alone.
+    alike = [x for x in judged.needed() if same_question(x, own[0]) and same_answer(x, own[0])]
+    lengths = {finding.trained_steps for finding in alike} | steps
     is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
     rates = filter(None, map(limit_of_rates, own))
     is_repeated = all(finding.name in judged.again for finding in own)
@@ -112,6 +113,12 @@ def same_question(a: Finding, b: Finding) -> bool:
     if (a.prediction.metric, a.prediction.read) != (b.prediction.metric, b.prediction.read):
         return False
     return arms_without_steps(a) == arms_without_steps(b)
+
+
+def same_answer(a: Finding, b: Finding) -> bool:
+    """Whether two findings decide, and say the same of the sentence."""
+    both_for = a.evidence.is_for and b.evidence.is_for
+    return both_for or (a.evidence.is_against and b.evidence.is_against)
 
 
 def arms_without_steps(finding: Finding) -> list[tuple[str, ...]]:
@@ -133,14 +140,20 @@ def limit_of_rates(finding: Finding) -> str:
     return "at a rate at the end of its grid" if finding.arms_at_edge else ""
 
 
-def reach_line(judged: JudgedClaim) -> str:
+def reach_line(judged: JudgedClaim, keys: Collection[str] = ()) -> str:
     """On which models, lengths, rates, seeds and processors a verdict stands, in one line: those
-    of the predictions for and against the sentence that have seeds."""
-    findings = [x for x in judged.findings if x.prediction.role in DECIDE and x.values]
+    of the predictions for and against the sentence that have seeds, or of those with the given
+    keys."""
+    keys = keys or [key for key, p in judged.claim.predictions.items() if p.role in DECIDE]
+    findings = [finding for finding in judged.findings if finding.key in keys and finding.values]
     if not findings:
         return "not trained yet"
     trained = [finding for finding in findings if finding.trained_steps]
     parts = [*models_in_words(judged, trained), *training_in_words(trained)]
+    arms = [arm for finding in findings for arm in finding.arms.values()]
+    if any(is_measurement(arm.overrides) for arm in arms):
+        # Its function may train models of its own, of which rows do not tell the sizes.
+        parts.append("and what measure.py computes" if trained else "what measure.py computes")
     parts.append(amounts({finding.tally.n for finding in findings}, "seed"))
     parts.append(places_in_words(judged, findings))
     return ", ".join(filter(None, parts))
@@ -148,9 +161,9 @@ def reach_line(judged: JudgedClaim) -> str:
 
 def models_in_words(judged: JudgedClaim, trained: Sequence[Finding]) -> list[str]:
     """The layers, channels and parameters of the models that some findings trained, and how their
-    weights start."""
+    weights start; nothing if there are none."""
     if not trained:
-        return ["no training"]
+        return []
     layers: set[int] = set()
     channels: set[int] = set()
     parameters: set[int] = set()

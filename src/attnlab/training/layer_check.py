@@ -223,35 +223,53 @@ def _refuse_dependence(tried: Subject, replaced: Tensor) -> None:
     """BadInput that names a position whose output changes though it may depend on none of the
     inputs that are replaced: in turn, those of each row of `replaced` (N, T). No rounding counts.
     """
-    T = replaced.shape[1]
     # Of two texts, for what depends on the inputs, as a choice of keys does.
     texts = [(x, torch.where(replaced[..., None], tried.other_inputs(x), x))
-             for x in tried.draw(2, T)]  # fmt: skip
-    by_text = torch.stack([tried.output_changes(x, others) for x, others in texts])  # (2, N, T)
-    allowed = _allowed_dependence(tried, T)
-    may_move = torch.stack([allowed[:, inputs].any(1) for inputs in replaced])  # (N, T)
-    share = by_text.masked_fill(may_move, 0.0) / (float(by_text.max()) or 1.0)
-    if not float(share.max()) > tried.tolerance:
+             for x in tried.draw(2, replaced.shape[1])]  # fmt: skip
+    changes = _forbidden_changes(tried, replaced, texts)
+    if not float(changes.max()) > tried.tolerance:
         return
-    text, n, worst = (int(k) for k in torch.unravel_index(share.argmax(), share.shape))
+    text, n, worst = (int(k) for k in torch.unravel_index(changes.argmax(), changes.shape))
     x, others = texts[text]
-    pair = torch.stack([x, others[n]])
+    if float(changes.max()) < causal.SURE and _is_rounding_at(worst, tried, x, others[n]):
+        return
+    raise BadInput(_words_of_dependence(tried, replaced, changes.amax(0) > tried.tolerance))
+
+
+def _forbidden_changes(
+    tried: Subject, replaced: Tensor, texts: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """(texts, N, T): by how much each output changes with the inputs of a row of `replaced`
+    (N, T), as a share of the largest change of any output; 0 where it may depend on one of
+    them. A text is its inputs (T, C), and the same with other inputs in their place (N, T, C)."""
+    by_text = torch.stack([tried.output_changes(x, others) for x, others in texts])
+    allowed = _allowed_dependence(tried, replaced.shape[1])
+    may_change = torch.stack([allowed[:, inputs].any(1) for inputs in replaced])  # (N, T)
+    return by_text.masked_fill(may_change, 0.0) / (float(by_text.max()) or 1.0)
+
+
+def _is_rounding_at(position: int, tried: Subject, x: Tensor, other: Tensor) -> bool:
+    """Whether only rounding parts the outputs at a position for two texts (T, C)."""
+    pair = torch.stack([x, other])
 
     def difference() -> Tensor:
-        before, after = tried(pair)
-        return after[worst] - before[worst]
+        outputs, of_other = tried(pair)
+        return of_other[position] - outputs[position]
 
-    if float(share.max()) < causal.SURE and is_rounding(tried, difference):
-        return
-    moved = share.amax(0) > tried.tolerance  # (N, T)
-    i, n = moved.T.nonzero()[0].tolist()
+    return is_rounding(tried, difference)
+
+
+def _words_of_dependence(tried: Subject, replaced: Tensor, changed: Tensor) -> str:
+    """Which position's output depends on which input, and what to do: the first of `changed`
+    (N, T), whether an output changed with the inputs of each row of `replaced` (N, T)."""
+    i, n = changed.T.nonzero()[0].tolist()
     j = int(replaced[n].int().argmax())  # the first that is replaced
     mode = " in training mode" if tried.state.training else ""
     if isinstance(tried.model, HasMask):
         fault = "which its mask blocks; let no output depend on what the mask blocks"
     else:
         fault = "which comes later; let no output depend on a later position"
-    raise BadInput(
+    return (
         f"{layer_name(tried.model)}: its output at position {i} depends on position {j}{mode}, "
         f"{fault}"
     )
