@@ -32,7 +32,7 @@ def judged(says="A.", **settings):
     claim = Claim(says=says, base=[], first_seed=0, arms={"x": ["x=1"]}, predictions=predictions,
                   **settings)  # fmt: skip
     row = {"overrides": ("x=1",), "status": "finished", "values": {"val_loss": 1.0}, "commit": ""}
-    return judge_claim(claim, {Run(("x=1",), seed): row for seed in range(10)})
+    return judge_claim(claim, {Run(("x=1",), seed): row | {"seed": seed} for seed in range(10)})
 
 
 def test_a_withdrawn_claim_is_undecided_whatever_its_predictions_say():
