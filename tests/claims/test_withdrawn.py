@@ -31,7 +31,8 @@ def judged(says="A.", **settings):
     predictions = {"p": {"says": "P.", "arms": ["x"], "above": 0.5}}
     claim = Claim(says=says, base=[], first_seed=0, arms={"x": ["x=1"]}, predictions=predictions,
                   **settings)  # fmt: skip
-    row = {"overrides": ("x=1",), "status": "finished", "values": {"val_loss": 1.0}, "commit": ""}
+    row = {"overrides": ("x=1",), "status": "finished", "values": {"val_loss": 1.0}, "commit": "",
+           "cpu_seconds": None}  # fmt: skip
     return judge_claim(claim, {Run(("x=1",), seed): row | {"seed": seed} for seed in range(10)})
 
 
