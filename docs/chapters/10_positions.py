@@ -239,7 +239,8 @@ table(
 # ## Longer texts
 #
 # Learned embeddings end with the longest training text, and attnlab refuses to read on. The others go on: what happens there
-# was [measured](../tasks.md#longer-than-trained). Rotary positions lose most beyond twice the length, and ALiBi nothing.
+# was [measured](../tasks.md#longer-than-trained). On a text, rotary positions lose most beyond twice the length, and ALiBi
+# nothing; on a task that needs distances, both lose.
 # All layers need not have the same: models alternate between layers with rotary positions and without any, and
 # [variants.md](../variants.md#positions) has the settings.
 #
@@ -264,7 +265,7 @@ turned_values = rotate(torch.randn(1, 1, C).expand(1, 4, C))
 assert not torch.allclose(turned_values[0, 0], turned_values[0, 3])
 
 # %% [markdown]
-# **2.** Scores over sqrt(C) instead of sqrt(D) are a frequent mistake. With 4 heads, how much smaller are the scores?
+# **2.** Scores over sqrt(C) instead of sqrt(D) are a mistake of several public repositories. With 4 heads, how much smaller are the scores?
 
 # %% tags=["hide-cell"]
 # By sqrt(C / D) = sqrt(H) = 2: the pattern is flatter. `attn=model_scale` trains it; with one head it is no mistake.

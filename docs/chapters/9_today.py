@@ -147,8 +147,8 @@ table(
 
 # %% [markdown]
 # **Explain.** Shared heads and a small latent vector (`latent`) keep fewer numbers, but still grow with the text. A
-# window and a recurrent state (`delta_net`) do not grow, and recall less, or later: the rows of the claim
-# `recall_state` show how much.
+# window and a recurrent state (`delta_net`) do not grow, and recall less, or later: the
+# [ranking](../../experiments/ranking/README.md) shows how much.
 #
 # ## Mix the layers
 #

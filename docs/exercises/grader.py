@@ -172,7 +172,7 @@ def grade_statements(answers: Mapping[int, str | None]) -> list[Grade]:
         if answer not in VERDICTS:
             told = f"{answer!r} is not a verdict; choose one of {', '.join(VERDICTS)}."
         if answer == row.verdict:
-            told = f"We found: {row.found}"
+            told = f"Our verdict: {row.words}. We found: {row.found}"
         passed = None if answer is None else answer == row.verdict
         grades.append(
             Grade(f"{number}. {row.text.rstrip('.')}", passed, "" if passed is None else told)
@@ -193,6 +193,7 @@ class Statement(NamedTuple):
 
     text: str
     verdict: str
+    words: str  # the verdict, where it was tested, and what is in doubt
     found: str  # with the condition that is often left out
     command: str  # the command that tests the statement
 
@@ -203,10 +204,11 @@ def statements() -> list[Statement]:
     page = re.sub(r"<!--.*?-->", "", page).replace("**", "")
     lines = re.findall(r"^\| (.*) \|$", page, re.MULTILINE)
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
-    # Behind the verdict, a cell may say where it was tested and what is in doubt.
     verdict = re.compile("holds in part|does not hold|holds|undecided")
-    return [
-        Statement(text.partition("<br>")[0], match[0], *rest)  # its sources stand below it
-        for text, cell, *rest in rows
-        if (match := verdict.match(cell))
-    ]
+    found = []
+    for text, cell, *rest in rows:
+        if match := verdict.match(cell):
+            says = text.partition("<br>")[0]  # its sources stand below it
+            words = cell.replace("<br>", "; ").rstrip(".")
+            found.append(Statement(says, match[0], words, *rest))
+    return found

@@ -96,10 +96,13 @@ def scaled_dot(
     return out(w, mixed(v, dots([factor * rows for rows in q], k, power), sees=sees))
 
 
-def model_scale(w: Weights, x: Array, H: int, *, power: float = -0.5) -> Array:
+def model_scale(
+    w: Weights, x: Array, H: int, *, power: float = -0.5, of_head: bool = False
+) -> Array:
     """softmax(Q K^T / sqrt(C)) V: the width of x for that of a head."""
     q, k, v = projected(w, x, H)
-    return out(w, mixed(v, lambda h, i, j: q[h][i] @ k[h][j] * x.shape[1] ** power))
+    width = x.shape[1] // H if of_head else x.shape[1]
+    return out(w, mixed(v, lambda h, i, j: q[h][i] @ k[h][j] * width**power))
 
 
 def grouped(w: Weights, x: Array, H: int, *, G: int, power: float = -0.5) -> Array:
@@ -569,7 +572,7 @@ CASES = {
     "unscaled": dot({"power": -0.5}, power=0),
     "inverse_scale": dot({"power": -0.5}, power=-1),
     "mup_scale": dot({"factor": 1.0}, power=-1, factor=8.0),
-    "model_scale": Case(model_scale, {}, [{"power": -1}]),
+    "model_scale": Case(model_scale, {}, [{"power": -1}, {"of_head": True}]),
     "relative_bias": Case(relative_bias, {}, [{"ahead": 1}]),
     "flipped": dot({"sees": PAST}, sees=(0, math.inf)),
     "bidirectional": dot({"sees": PAST}, sees=ALL),

@@ -3,17 +3,20 @@ and what pages print of both."""
 
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from attnlab.claims.claim import Claim, find_claims
+from attnlab.claims.claim_page import claim_report
 from attnlab.claims.elsewhere import committed_rows, compares_rates
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.ranking import LONG, CellKey
 from attnlab.claims.ranking_page import cells_of_variant
 from attnlab.claims.reach import limits_of, reach_line, verdict_words
-from attnlab.claims.rows import COMMITTED
+from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from scripts.fill_pages import PAGES
+from scripts.lab import Published
 from tests.conftest import ROOT
 
 EXPERIMENTS = ROOT / "experiments"
@@ -82,6 +85,11 @@ def test_a_verdict_and_its_reach_are_the_same_wherever_they_are_printed(claim: C
     of_table = re.findall(rf"^\| \[{name}\].*$", table, re.MULTILINE)
     assert len(of_table) == 2 and all(words in line for line in of_table)
     assert f"Verdict: {words}" in page and reach in page and reach in of_table[0]
+    rows, again = (Rows(claim.folder / file) for file in (COMMITTED, COMMITTED_AGAIN))
+    of_terminal = claim_report(claim, rows, again, COMMITTED_ROWS)
+    of_lab = Published.read(name).verdict(only=None)
+    assert words in of_terminal and words in of_lab["says"]
+    assert reach in of_terminal and reach in of_lab["reach"]
     marked = re.compile(rf"<!-- {name} -->\*\*(.*?)\*\*(.*?)<!-- / -->")
     for file in PAGES:
         for verdict, limits in marked.findall(Path(file).read_text(encoding="utf-8")):
@@ -98,3 +106,33 @@ def test_a_chapter_has_the_numbers_of_the_ranking() -> None:
     _, table = cells_of_variant(EXPERIMENTS / "ranking", name)
     cells = [table[CellKey(name, "text", times)] for times in (1, LONG)]
     assert said == [tuple(f"{-cell.difference.median:.3f}" for cell in cells)] * 2
+
+
+SIDES = {  # of the table of two processors: row -> overrides, and steps
+    "one head of 128 | 300": ("model.init=unit", "", 300),
+    "one head of 128 | 1,200": ("model.init=unit", "", 1200),
+    "eight heads of 16 | 300": ("model.init=unit", "model.n_head=8", 300),
+    "GPT-2's start, one head of 128 | 300": ("model.init=gpt2", "", 300),
+    "GPT-2's start, one head of 128 | 1,200": ("model.init=gpt2", "", 1200),
+}
+
+
+@pytest.mark.parametrize("line", SIDES)
+def test_the_earlier_test_on_another_processor_has_the_numbers_of_its_rows(line: str) -> None:
+    start, heads, steps = SIDES[line]
+    of_tests = {"Intel": range(300, 310), "AMD": range(500, 510)}
+    cells = []
+    for processor, seeds in of_tests.items():
+        losses: dict[str, dict[int, float]] = {"sdpa": {}, "unscaled": {}}
+        for run, row in COMMITTED_ROWS[EXPERIMENTS / "unscaled" / COMMITTED].items():
+            words = [word for word in run.overrides if not word.startswith("optim.")]
+            for name, of_arm in losses.items():
+                wanted = ["experiment=unscaled", start, f"attn={name}", heads]
+                wanted += [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}"]
+                is_there = processor in row["machine"] and run.seed in seeds
+                if is_there and words == [word for word in wanted if word]:
+                    of_arm[run.seed] = row["values"]["val_loss"]
+        apart = sorted(losses["unscaled"][seed] - losses["sdpa"][seed] for seed in seeds)
+        cells.append(f"{median(apart):.3f} ({apart[0]:.3f} to {apart[-1]:.3f})")
+    page = (EXPERIMENTS / "unscaled" / "README.md").read_text(encoding="utf-8")
+    assert f"| {line} | {' | '.join(cells)} |" in page

@@ -240,10 +240,10 @@ def reach_again(
             known = [row["values"].get("steps", 0) for of, _ in arms for row in of.values()]
             longest = max(known, default=0)
             trained[key].append((longest, any(edge for _, edge in arms)))
-            asked = [
-                [word for word in claim["arms"][name] if not word.startswith("trainer.")]
-                for name in prediction["arms"]
-            ]
+            asked = []
+            for name in prediction["arms"]:
+                words = claim["arms"][name]
+                asked.append([word for word in words if not word.startswith("trainer.")])
             question = (asked, prediction.get("metric", "val_loss"), prediction.get("sizes"))
             said = readings[0][key][f"{key}_{steps}" if steps else key].verdict
             of_length[key, longest] = (question, says_true(prediction, {said}))
@@ -280,11 +280,8 @@ def words_again(
         sides[says_true(claim["predictions"][key], verdicts)].append(lacking)
     needed = sides[True] if verdict == "holds" else []
     if verdict in ("holds in part", "does not hold"):  # one of each side, that lacks least
-        needed = [
-            min(side, key=lambda lacking: len({kind for kind, _ in lacking}))
-            for side in (sides[True], sides[False])
-            if side
-        ]
+        for side in filter(None, (sides[True], sides[False])):
+            needed.append(min(side, key=lambda lacking: len(dict(lacking))))
     found: dict[str, list[Any]] = defaultdict(list)
     for lacking in needed:
         for kind, word in sorted(lacking, key=str):

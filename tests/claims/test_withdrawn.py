@@ -31,8 +31,9 @@ def judged(says="A.", **settings):
     predictions = {"p": {"says": "P.", "arms": ["x"], "above": 0.5}}
     claim = Claim(says=says, base=[], first_seed=0, arms={"x": ["x=1"]}, predictions=predictions,
                   **settings)  # fmt: skip
-    row = {"overrides": ("x=1",), "status": "finished", "values": {"val_loss": 1.0}, "commit": ""}
-    return judge_claim(claim, {Run(("x=1",), seed): row for seed in range(10)})
+    row = {"overrides": ("x=1",), "status": "finished", "values": {"val_loss": 1.0}, "commit": "",
+           "cpu_seconds": None}  # fmt: skip
+    return judge_claim(claim, {Run(("x=1",), seed): row | {"seed": seed} for seed in range(10)})
 
 
 def test_a_withdrawn_claim_is_undecided_whatever_its_predictions_say():
@@ -62,7 +63,7 @@ def test_the_reason_stands_wherever_the_verdict_does(claim):
     printed = {
         "page": (claim.folder / "README.md").read_text(encoding="utf-8"),
         "table": of_table,
-        "exercise": of_exercise.found,
+        "exercise": of_exercise.words + of_exercise.found,
         "reproduce": claim_report(claim, rows, again),
         "JSON": json.dumps(claim_content(result, 0), ensure_ascii=False),
         "lab": Published.read(name).verdict(only=None)["says"],

@@ -182,7 +182,10 @@ def test_statements_are_graded_by_the_published_verdicts() -> None:
     rows = statements()
     assert len(rows) >= 30
     right = {number: row.verdict for number, row in enumerate(rows, 1)}
-    assert all(grade.passed for grade in grade_statements(right))
+    agreed = grade_statements(right)
+    assert all(grade.passed for grade in agreed)
+    unscaled = next(i for i, row in enumerate(rows) if "attnlab reproduce unscaled" in row.command)
+    assert "10 seeds" in agreed[unscaled].message  # how far the verdict reaches
     other = {"holds": "undecided"}.get(rows[1].verdict, "holds")
     grades = grade_statements({2: other, 3: None, 99: "holds", 4: "true"})
     assert [g.passed for g in grades] == [False, None, False, False]

@@ -1,7 +1,7 @@
 """What a claim came out as, in Markdown: for the terminal, for its page, and for that of all."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -69,8 +69,9 @@ ABOUT_WORDS = (
     "It reaches as far as the predictions that it needs: [docs/claims.md](../docs/claims.md)."
 )
 ABOUT_HOURS = (
-    "CPU hours of all rows, those of pilots and of earlier tests among them; *planned*: for the "
-    "test of today, before it, where that was written down; *again*: with another instruction set."
+    "CPU hours of runs; *planned*: for the test of today, before it, where that was written down; "
+    "*test*: of that test, without its pilots; *all*: of all rows, those of pilots and of earlier "
+    "tests among them; *again*: with another instruction set."
 )
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 
@@ -656,25 +657,32 @@ def block_of_all_claims(published: Sequence[JudgedClaim]) -> str:
         markdown_table(["claim", "by its predictions", "words", "why"], reasons),
         chance_of_errors_in_words(published),
         f"## What the runs took\n\n{ABOUT_HOURS}",
-        hours_table([judged.claim for judged in published]),
+        hours_table(published),
     ])  # fmt: skip
 
 
-def hours_table(claims: Sequence[Claim]) -> str:
-    """A table with a line for each claim: the CPU hours that were planned, where that was written
-    down; and those of its rows, and of the rows of its repetition."""
+def hours_table(published: Sequence[JudgedClaim]) -> str:
+    """A table with a line for each claim, and one for all: the CPU hours that were planned, where
+    that was written down; those of its test; and those of all its rows, and of the rows of its
+    repetition."""
     lines = []
-    for claim in sorted(claims, key=lambda claim: claim.order):
+    sums = [0.0, 0.0, 0.0]
+    for judged in sorted(published, key=lambda judged: judged.claim.order):
+        claim = judged.claim
         planned = "" if claim.planned_hours is None else f"{claim.planned_hours:.1f}"
-        used = [cpu_hours(claim.folder / file) for file in (COMMITTED, COMMITTED_AGAIN)]
-        lines.append([claim.folder.name, planned, *[f"{hours:.1f}" for hours in used]])
-    return markdown_table(["claim", "planned", "used", "again"], lines)
+        # Several predictions may read one run.
+        test = {(*row["overrides"], row["seed"]): row for _, row in judged.test_rows()}
+        files = [Rows(claim.folder / file).values() for file in (COMMITTED, COMMITTED_AGAIN)]
+        hours = [cpu_hours(rows) for rows in (test.values(), *files)]
+        sums = [total + of_claim for total, of_claim in zip(sums, hours, strict=True)]
+        lines.append([claim.folder.name, planned, *[f"{number:.1f}" for number in hours]])
+    lines.append(["all claims", "", *[f"{number:.1f}" for number in sums]])
+    return markdown_table(["claim", "planned", "test", "all", "again"], lines)
 
 
-def cpu_hours(rows: Path) -> float:
-    """The CPU hours of all runs of a file of rows, of which those that were not measured count as
-    none; 0 if there is no file."""
-    return sum(row["cpu_seconds"] or 0 for row in Rows(rows).values()) / 3600
+def cpu_hours(rows: Iterable[Row]) -> float:
+    """The CPU hours of runs, of which those that were not measured count as none."""
+    return sum(row["cpu_seconds"] or 0 for row in rows) / 3600
 
 
 def chance_of_errors_in_words(published: Sequence[JudgedClaim]) -> str:
