@@ -134,6 +134,19 @@ def test_two_lengths_may_be_two_predictions(tmp_path):
     assert verdict_words(judge_claim(both, rows, again=rows)) == words
 
 
+def test_a_length_that_another_instruction_set_turns_is_no_second_length(tmp_path):
+    predictions = {"p": prediction(**ONE_LENGTH), "late": prediction(lengths=[1200])}
+    control = {"q": prediction(arms=["c", "b"], above=9.0)}  # false, so the sentence holds in part
+    claim = claim_of(tmp_path, predictions=predictions | control)
+    losses = {"a": 2.0, "b": 1.0, "c": 2.0}
+    rows, again = rows_of(claim, losses), rows_of(claim, losses)
+    assert verdict_words(judge_claim(claim, rows, again=again)) == "holds in part"
+    for run, of_run in again.items():
+        if "attn=unscaled" in run.overrides and "trainer.max_steps=1200" in run.overrides:
+            of_run["values"] = of_run["values"] | {"val_loss": 0.0}
+    assert verdict_words(judge_claim(claim, rows, again=again)) == "holds in part at 300 steps"
+
+
 def others_of(
     folder, loss_of_unscaled, *, rate="0.01", last=None, seeds=range(20, 30), settings=()
 ):
@@ -182,6 +195,20 @@ def test_the_same_trainings_are_no_second_answer(tmp_path, seeds, rate, last, fo
     committed = others_of(tmp_path, 2.0, rate=rate, last=last, seeds=seeds)
     judged = judge_claim(claim, rows_of(claim, {"a": 2.0, "b": 1.0}), committed=committed)
     assert bool(judged.elsewhere) == found
+
+
+def test_one_arm_of_the_same_training_beside_another_rate_is_an_answer(tmp_path):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH)})
+    same = others_of(tmp_path, 0.5, rate="3e-3", last="0.0003", seeds=SEEDS)
+    other = others_of(tmp_path, 0.5, seeds=SEEDS)
+    ((file, rows),) = same.items()
+    mixed = {run: of_run for run, of_run in rows.items() if "attn=sdpa" in run.overrides}
+    for run, of_run in other[file].items():
+        if "attn=unscaled" in run.overrides:
+            mixed[run] = of_run
+    own = rows_of(claim, {"a": 2.0, "b": 1.0})
+    assert judge_claim(claim, own, committed={file: mixed}).verdict == "undecided"
+    assert judge_claim(claim, own, committed=same).verdict == "holds"
 
 
 def test_what_is_open_here_and_decided_elsewhere_may_contradict_the_sentence(tmp_path):

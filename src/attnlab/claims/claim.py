@@ -138,7 +138,7 @@ class Claim(Declared, frozen=True):
     exempt: Exempt = ""  # of all its predictions
     # Another claim, or the ranking -> why its rows of the same arms say otherwise.
     differs: Mapping[str, str] = Field(default_factory=dict)
-    planned_hours: float | None = None  # CPU hours of its test, as planned before it
+    planned_hours: float | None = None  # CPU hours of its test and its pilots, as planned
     base: tuple[str, ...]  # Hydra overrides that all arms share, such as experiment=unscaled
     first_seed: int
     most_seeds: Literal[10, 20, 40] = 10

@@ -69,9 +69,9 @@ ABOUT_WORDS = (
     "It reaches as far as the predictions that it needs: [docs/claims.md](../docs/claims.md)."
 )
 ABOUT_HOURS = (
-    "CPU hours of runs; *planned*: for the test of today, before it, where that was written down; "
-    "*test*: of that test, without its pilots; *all*: of all rows, those of pilots and of earlier "
-    "tests among them; *again*: with another instruction set."
+    "CPU hours of runs; *planned*: for the test of today and its pilots, where that was written "
+    "down; *test*: of that test, without its pilots; *all*: of all rows, those of pilots and of "
+    "earlier tests among them; *again*: with another instruction set."
 )
 STEP_SETTINGS = {"trainer.max_steps", "trainer.val_check_interval"}
 

@@ -73,7 +73,8 @@ def readings_of(
 ) -> list[OtherReading]:
     """What `rows` say of an arm: those that trained the same model on the same data, with any seed
     and learning rate, for as many steps or for more. Nothing for an arm that trains no model.
-    `own` are the rows that its claim has of it, which make it faster.
+    `own` are the rows that its claim has of it, if any: they tell its sizes, so that fewer
+    settings must be composed, which is slow.
     """
     if is_measurement(arm.overrides):
         return []
@@ -82,9 +83,11 @@ def readings_of(
     found = []
     own_sizes = next(filter(None, map(sizes_of, own)), None)  # a run that diverged has none
     for run, row in rows.items():
+        if is_measurement(run.overrides):
+            continue
         sizes = sizes_of(row)
-        # Composing settings is slow. Where sizes differ, models or data do: no need to compose.
-        if sizes is None or sizes != (own_sizes or sizes):
+        # Where sizes differ, models or data do. Some files do not have them.
+        if sizes and own_sizes and sizes != own_sizes:
             continue
         theirs = arm_settings(without_rate(run.overrides), experiments)
         ends_there = theirs["trainer.max_steps"] == steps
@@ -97,13 +100,13 @@ def readings_of(
     return found
 
 
-def training_of(row: Row) -> tuple[int, str, str, int]:
-    """What tells the trainings of one arm apart: the seed, the learning rate, that to which it
-    decays, and the steps. Rows in which these are equal are of the same training, and no second
-    answer."""
+def training_of(row: Row) -> tuple[int, float | None, float | None]:
+    """What tells the trainings of one arm for so many steps apart: the seed, the learning rate and
+    that to which it decays; None where they are those of the settings. Rows in which these are
+    equal are of the same training, and no second answer."""
     typed = last_of(row["overrides"])
-    rates = [typed.get(key, "") for key in ("optim.lr", "optim.min_lr")]
-    return row["seed"], *rates, row["values"].get("steps", 0)
+    first, last = (typed.get(key, "").partition("=")[2] for key in ("optim.lr", "optim.min_lr"))
+    return row["seed"], float(first) if first else None, float(last) if last else None
 
 
 def sizes_of(row: Row) -> tuple[float, float] | None:
@@ -133,17 +136,18 @@ def training_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def scores_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, float]:
-    """The metric by seed, without pilots, at the learning rate that most seeds have; if several
+def readings_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, OtherReading]:
+    """The readings by seed, without pilots, at the learning rate that most seeds have; if several
     rates have as many, at the one with the lowest mean. Empty if no row has the metric."""
-    by_rate: dict[str, dict[int, float]] = defaultdict(dict)
+    by_rate: dict[str, dict[int, OtherReading]] = defaultdict(dict)
     for reading in readings:
-        score = reading.score(metric)
-        if score is not None and not is_pilot(reading.row["seed"]):
-            by_rate[reading.rate][reading.row["seed"]] = score
-    if not by_rate:
-        return {}
-    return min(by_rate.values(), key=lambda of_rate: (-len(of_rate), fmean(of_rate.values())))
+        if reading.score(metric) is not None and not is_pilot(reading.row["seed"]):
+            by_rate[reading.rate][reading.row["seed"]] = reading
+
+    def mean(of_rate: Mapping[int, OtherReading]) -> float:
+        return fmean(reading.score(metric) or 0.0 for reading in of_rate.values())
+
+    return min(by_rate.values(), key=lambda of: (-len(of), mean(of)), default={})
 
 
 def compares_rates(arms: Collection[Arm]) -> bool:
@@ -165,18 +169,27 @@ def findings_by_others(
     for file, rows in committed.items():
         if file.parent == claim.folder:
             continue
-        scores = {}
+        chosen = {}
         for name, arm in finding.arms.items():
-            own = finding.rows[name]
-            readings = readings_of(arm, own, rows, claim.folder.parent)
-            trained_here = {training_of(row) for row in own}
-            others = [x for x in readings if training_of(x.row) not in trained_here]
-            scores[name] = scores_at_one_rate(others, prediction.metric)
-        seeds = sorted(set.intersection(*map(set, scores.values())))
+            readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)
+            chosen[name] = readings_at_one_rate(readings, prediction.metric)
+        shared = set.intersection(*map(set, chosen.values()))
+        seeds = sorted(seed for seed in shared if not is_own(finding, chosen, seed))
         if len(seeds) < FEWEST_JUDGED:
             continue
-        by_arm = {name: [of_arm[seed] for seed in seeds] for name, of_arm in scores.items()}
+        by_arm = {}
+        for name, of_arm in chosen.items():
+            scores = [of_arm[seed].score(prediction.metric) for seed in seeds]
+            by_arm[name] = [score for score in scores if score is not None]  # none is None
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
         tally = tally_of(prediction, values, most_seeds=len(values))
         theirs = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
         yield file.parent.name, theirs
+
+
+def is_own(finding: Finding, chosen: Mapping[str, Mapping[int, OtherReading]], seed: int) -> bool:
+    """Whether the readings of all arms of a seed are of the finding's own trainings."""
+    for name, of_arm in chosen.items():
+        if training_of(of_arm[seed].row) not in map(training_of, finding.rows[name]):
+            return False
+    return True

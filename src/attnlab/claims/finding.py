@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnlab.claims.claim import Claim, Prediction
-from attnlab.claims.judge import FEWEST_JUDGED, Evidence, Tally, judge
+from attnlab.claims.judge import FEWEST_JUDGED, Tally, judge
 from attnlab.claims.trials import (
     Arm,
     Row,
@@ -85,11 +85,6 @@ class Finding:
     def is_decided(self) -> bool:
         """Whether its seeds decide it."""
         return self.verdict in ("confirmed", "refuted")
-
-    @property
-    def evidence(self) -> Evidence:
-        """What it says of the sentence by its own seeds at this length alone."""
-        return Evidence(self.prediction.role, self.verdict)
 
     @property
     def trained_steps(self) -> int:

@@ -55,7 +55,8 @@ class JudgedClaim:
         names: dict[str, None] = {}  # in order, each once
         for finding in self.needed():
             for name, there in self.elsewhere.get(finding.name, {}).items():
-                with_theirs = verdict_on_sentence([*own, there.evidence])
+                theirs = Evidence(finding.prediction.role, there.verdict)
+                with_theirs = verdict_on_sentence([*own, theirs])
                 if there.is_decided and with_theirs != self.verdict_of_predictions:
                     names[name] = None
         return list(names)
@@ -190,14 +191,15 @@ def findings_of(claim: Claim, rows: Mapping[Run, Row], *, pilots: bool = False) 
 
 
 def with_known_rows(claim: Claim, finding: Finding, committed: RowsByFile) -> Finding:
-    """The finding with the rows that trained one of its arms, in all committed files, as `known`;
-    unchanged if its prediction is not said to be at risk, for which alone they are needed."""
+    """The finding with the rows that trained or measured one of its arms, in all committed files,
+    as `known`; unchanged if its prediction is not said to be at risk, for which alone they are
+    needed."""
     if not finding.prediction.at_risk:
         return finding
+    own_file = committed.get(claim.folder / COMMITTED, {})
     known = []
     for name, arm in finding.arms.items():
-        # The function of a measurement is one of the claim's own directory: only its rows are.
-        own_file = committed.get(claim.folder / COMMITTED, {})
+        # A measurement is a function of the claim's own directory, so other files do not have it.
         of_arm = rows_of_arm(arm, own_file) if is_measurement(arm.overrides) else []
         for rows in committed.values():
             readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from attnlab.claims.claim import RATE_SEEDS
 from attnlab.claims.finding import Finding, rows_of_findings
-from attnlab.claims.judge import DECIDE
+from attnlab.claims.judge import DECIDE, Evidence
 from attnlab.claims.judged_claim import JudgedClaim
 from attnlab.claims.trials import (
     Row,
@@ -95,7 +95,12 @@ def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
     steps = {finding.trained_steps for finding in own if finding.trained_steps}
     # The second length may be that of another prediction, which asks the same and says the same:
     # where the answer turns with the length, each holds at its own length alone.
-    alike = [x for x in judged.needed() if same_question(x, own[0]) and same_answer(x, own[0])]
+    answers = judged.evidence()
+    alike = [
+        finding
+        for finding in judged.needed()
+        if same_question(finding, own[0]) and same_answer(answers[finding.key], answers[key])
+    ]
     lengths = {finding.trained_steps for finding in alike} | steps
     is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
     rates = filter(None, map(limit_of_rates, own))
@@ -115,10 +120,9 @@ def same_question(a: Finding, b: Finding) -> bool:
     return arms_without_steps(a) == arms_without_steps(b)
 
 
-def same_answer(a: Finding, b: Finding) -> bool:
-    """Whether two findings decide, and say the same of the sentence."""
-    both_for = a.evidence.is_for and b.evidence.is_for
-    return both_for or (a.evidence.is_against and b.evidence.is_against)
+def same_answer(a: Evidence, b: Evidence) -> bool:
+    """Whether two predictions are decided, and say the same of the sentence."""
+    return (a.is_for and b.is_for) or (a.is_against and b.is_against)
 
 
 def arms_without_steps(finding: Finding) -> list[tuple[str, ...]]:
@@ -218,10 +222,11 @@ def amounts(numbers: Iterable[int], unit: str) -> str:
 
 
 def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
-    """The processors and instruction sets of the rows of findings; and those of the claim's
-    repetition, if it was repeated."""
+    """The processors and instruction sets of the rows of findings; and those of their repetition,
+    if they were repeated."""
     first = " and ".join(processors_of(row for _, row in rows_of_findings(findings)))
-    second = processors_of(row for _, row in rows_of_findings(judged.again.values()))
+    again = [judged.again[each.name] for each in findings if each.name in judged.again]
+    second = processors_of(row for _, row in rows_of_findings(again))
     return f"{first}, again on {' and '.join(second)}" if second else first
 
 

@@ -13,20 +13,21 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypedDict
 
 FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
-# Rows that are older than the record of instruction sets, by their processor, or by the commit of
-# a test. Losses of rows that were trained again decide it, to the last bit:
-# - the Xeon: three are equal with AVX-512 (more_heads, both arms of `wide`; recall_state,
-#   `large_state`; seed 300);
-# - 8547af40 (unscaled): the three arms of 4,800 steps, seed 500, are equal with AVX-512;
-# - 45159ed9 (identical_heads): `tied output`, seed 300, is equal with AVX2, and not with SSE4.2;
-# - 44cce883 (flipped_mask): four are not equal with AVX2 (sdpa, seeds 300 to 302; flipped, seed
-#   300), and three not with SSE4.2, so AVX-512 is left.
-UNRECORDED = {
-    "Intel(R) Xeon(R) Processor": "AVX512",
-    "8547af4013719d33d0ca589ffa781bad72d44049": "AVX512",
-    "45159ed9db5b796debb25e16a22ad9411a804d21": "AVX2",
-    "44cce883825052c2de0fb68c89f102ea7774f50f": "AVX512",
+# The instruction sets of rows that are older than their record, by the commit of a test or else by
+# the processor. Rows that were trained again tell them, by losses that are equal to the last bit:
+# - the Xeon: three with AVX-512 (more_heads, both arms of `wide`; recall_state, `large_state`;
+#   seed 300);
+# - unscaled: three with AVX-512 (the arms of 4,800 steps, seed 500), and none with SSE4.2 but for
+#   one without attention;
+# - identical_heads: one with AVX2 (`tied output`, seed 300), which is not equal with SSE4.2;
+# - flipped_mask: none of four with AVX2 (sdpa, seeds 300 to 302; flipped, seed 300), nor of three
+#   with SSE4.2, so AVX-512 is left.
+OF_OLD_TESTS = {
+    "8547af4013719d33d0ca589ffa781bad72d44049": "AVX512",  # unscaled
+    "45159ed9db5b796debb25e16a22ad9411a804d21": "AVX2",  # identical_heads
+    "44cce883825052c2de0fb68c89f102ea7774f50f": "AVX512",  # flipped_mask
 }
+OF_OLD_PROCESSORS = {"Intel(R) Xeon(R) Processor": "AVX512"}
 ChoosesRate = Literal["val_loss", "val_accuracy"]  # the lowest, or the highest
 EXTENSIONS = 2  # how often the rates are extended while the best one is the first or the last
 
@@ -170,7 +171,8 @@ def instruction_set_of(row: Row) -> str:
     its processor, or an empty string if that is not known."""
     if recorded := row.get("instruction_set"):
         return recorded
-    return UNRECORDED.get(row.get("commit", "")) or UNRECORDED.get(processor_of(row), "")
+    of_test = OF_OLD_TESTS.get(row.get("commit", ""))
+    return of_test or OF_OLD_PROCESSORS.get(processor_of(row), "")
 
 
 def rows_until_missing(metric: str, rows: Iterable[Row]) -> list[Row]:
