@@ -240,8 +240,8 @@ table(
 #
 # Learned embeddings end with the longest training text, and attnlab refuses to read on. The others go on: what happens there
 # was [measured](../tasks.md#longer-than-trained). On a text, rotary positions lose most beyond twice the length, and ALiBi
-# nothing; on a task that needs distances, both lose. Sinusoids lose there, too, as the claim
-# [longer_texts](../../experiments/longer_texts/README.md) shows.
+# nothing; on a task that needs distances, both lose. Sinusoids lose there, too: see
+# [longer_texts](../../experiments/longer_texts/README.md).
 # All layers need not have the same: models alternate between layers with rotary positions and without any, and
 # [variants.md](../variants.md#positions) has the settings.
 #
