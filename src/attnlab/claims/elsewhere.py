@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.finding import Finding, tally_of
@@ -136,18 +136,26 @@ def training_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def readings_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, OtherReading]:
-    """The readings by seed, without pilots, at the learning rate that most seeds have; if several
+class Scored(NamedTuple):
+    """The row of a training, and its metric."""
+
+    row: Row
+    score: float
+
+
+def scored_at_one_rate(readings: Sequence[OtherReading], metric: str) -> dict[int, Scored]:
+    """The metric by seed, without pilots, at the learning rate that most seeds have; if several
     rates have as many, at the one with the lowest mean. Empty if no row has the metric."""
-    by_rate: dict[str, dict[int, OtherReading]] = defaultdict(dict)
+    by_rate: dict[str, dict[int, Scored]] = defaultdict(dict)
     for reading in readings:
-        if reading.score(metric) is not None and not is_pilot(reading.row["seed"]):
-            by_rate[reading.rate][reading.row["seed"]] = reading
+        score = reading.score(metric)
+        if score is not None and not is_pilot(reading.row["seed"]):
+            by_rate[reading.rate][reading.row["seed"]] = Scored(reading.row, score)
 
-    def mean(of_rate: Mapping[int, OtherReading]) -> float:
-        return fmean(reading.score(metric) or 0.0 for reading in of_rate.values())
+    def by_seeds_then_mean(of_rate: Mapping[int, Scored]) -> tuple[int, float]:
+        return -len(of_rate), fmean(of_seed.score for of_seed in of_rate.values())
 
-    return min(by_rate.values(), key=lambda of: (-len(of), mean(of)), default={})
+    return min(by_rate.values(), key=by_seeds_then_mean, default={})
 
 
 def compares_rates(arms: Collection[Arm]) -> bool:
@@ -163,7 +171,7 @@ def findings_by_others(
     the finding's arms."""
     prediction = finding.prediction
     if not finding.values:
-        return
+        return  # what has no seeds yet cannot be contradicted
     if compares_rates(finding.arms.values()):
         return  # rows of others are read at any rate, and cannot say what a rate does
     for file, rows in committed.items():
@@ -172,23 +180,20 @@ def findings_by_others(
         chosen = {}
         for name, arm in finding.arms.items():
             readings = readings_of(arm, finding.rows[name], rows, claim.folder.parent)
-            chosen[name] = readings_at_one_rate(readings, prediction.metric)
+            chosen[name] = scored_at_one_rate(readings, prediction.metric)
         shared = set.intersection(*map(set, chosen.values()))
         seeds = sorted(seed for seed in shared if not is_own(finding, chosen, seed))
         if len(seeds) < FEWEST_JUDGED:
             continue
-        by_arm = {}
-        for name, of_arm in chosen.items():
-            scores = [of_arm[seed].score(prediction.metric) for seed in seeds]
-            by_arm[name] = [score for score in scores if score is not None]  # none is None
+        by_arm = {name: [of_arm[seed].score for seed in seeds] for name, of_arm in chosen.items()}
         values = [prediction.value(of_seed) for of_seed in zip(*by_arm.values(), strict=True)]
         tally = tally_of(prediction, values, most_seeds=len(values))
         theirs = replace(finding, seeds=seeds, scores=by_arm, values=values, tally=tally)
         yield file.parent.name, theirs
 
 
-def is_own(finding: Finding, chosen: Mapping[str, Mapping[int, OtherReading]], seed: int) -> bool:
-    """Whether the readings of all arms of a seed are of the finding's own trainings."""
+def is_own(finding: Finding, chosen: Mapping[str, Mapping[int, Scored]], seed: int) -> bool:
+    """Whether what others have of a seed are, for all arms, trainings of the finding itself."""
     for name, of_arm in chosen.items():
         if training_of(of_arm[seed].row) not in map(training_of, finding.rows[name]):
             return False

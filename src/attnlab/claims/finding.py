@@ -11,6 +11,7 @@ from attnlab.claims.trials import (
     Row,
     Run,
     Tested,
+    is_measurement,
     is_pilot,
     metric_of,
     read_test,
@@ -85,6 +86,11 @@ class Finding:
     def is_decided(self) -> bool:
         """Whether its seeds decide it."""
         return self.verdict in ("confirmed", "refuted")
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether one of its arms is a function of measure.py instead of a training."""
+        return any(is_measurement(arm.overrides) for arm in self.arms.values())
 
     @property
     def trained_steps(self) -> int:

@@ -154,8 +154,7 @@ def reach_line(judged: JudgedClaim, keys: Collection[str] = ()) -> str:
         return "not trained yet"
     trained = [finding for finding in findings if finding.trained_steps]
     parts = [*models_in_words(judged, trained), *training_in_words(trained)]
-    arms = [arm for finding in findings for arm in finding.arms.values()]
-    if any(is_measurement(arm.overrides) for arm in arms):
+    if any(finding.is_measured for finding in findings):
         # Its function may train models of its own, of which rows do not tell the sizes.
         parts.append("and what measure.py computes" if trained else "what measure.py computes")
     parts.append(amounts({finding.tally.n for finding in findings}, "seed"))

@@ -22,12 +22,12 @@ FIRST_PILOT = 1000  # seeds from here on are those of pilots, which no test uses
 # - identical_heads: one with AVX2 (`tied output`, seed 300), which is not equal with SSE4.2;
 # - flipped_mask: none of four with AVX2 (sdpa, seeds 300 to 302; flipped, seed 300), nor of three
 #   with SSE4.2, so AVX-512 is left.
-OF_OLD_TESTS = {
+SETS_BY_COMMIT = {
     "8547af4013719d33d0ca589ffa781bad72d44049": "AVX512",  # unscaled
     "45159ed9db5b796debb25e16a22ad9411a804d21": "AVX2",  # identical_heads
     "44cce883825052c2de0fb68c89f102ea7774f50f": "AVX512",  # flipped_mask
 }
-OF_OLD_PROCESSORS = {"Intel(R) Xeon(R) Processor": "AVX512"}
+SETS_BY_PROCESSOR = {"Intel(R) Xeon(R) Processor": "AVX512"}
 ChoosesRate = Literal["val_loss", "val_accuracy"]  # the lowest, or the highest
 EXTENSIONS = 2  # how often the rates are extended while the best one is the first or the last
 
@@ -171,8 +171,8 @@ def instruction_set_of(row: Row) -> str:
     its processor, or an empty string if that is not known."""
     if recorded := row.get("instruction_set"):
         return recorded
-    of_test = OF_OLD_TESTS.get(row.get("commit", ""))
-    return of_test or OF_OLD_PROCESSORS.get(processor_of(row), "")
+    of_test = SETS_BY_COMMIT.get(row.get("commit", ""))
+    return of_test or SETS_BY_PROCESSOR.get(processor_of(row), "")
 
 
 def rows_until_missing(metric: str, rows: Iterable[Row]) -> list[Row]:
