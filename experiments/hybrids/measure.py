@@ -14,7 +14,7 @@ def doublings(folder: Path) -> Mapping[str, Any]:
     """The base-2 logarithm of the steps after which 90 % of the answers are right; a run that does
     not get there counts as one of twice its steps."""
     metrics = read_json(folder / "metrics.json")
-    curve = metrics["curve"]
+    curve = metrics["probes"]["curve"]
     steps = 2 * metrics["steps"]
     for number, accuracy in enumerate(curve["accuracy"], 1):
         if accuracy >= REACHED:

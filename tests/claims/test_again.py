@@ -101,6 +101,21 @@ def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
     assert {run.overrides for run in lost} == {("y=1", "attn=a")}  # which needs no rate
 
 
+@pytest.mark.parametrize(
+    ("of_p", "first"),
+    [
+        ([*GOOD[:5], *BAD, *GOOD[:5]], "p"),  # 10 of 20: open
+        ([*BAD[:3], *GOOD, *GOOD[:7]], "p"),  # 17 of 20, the fewest that confirm
+        ([*GOOD, *GOOD], "c"),  # as sure as the other one, which is declared first
+    ],
+)
+def test_what_the_fewest_seeds_agree_on_is_repeated_first(of_p, first):
+    declared = {name: PREDICTIONS[name] for name in ("c", "p")}
+    claim = claim_of(20, **declared)
+    rates = {len(run.overrides) for run in missing_again(claim, rows_of(claim, of_p), {})[:10]}
+    assert rates == {4 if first == "p" else 2}  # p has a rate and its last value
+
+
 def test_rows_of_an_arm_have_any_rate_and_any_seed():
     claim = claim_of()
     arm = claim.arms_of(claim.predictions["p"], None)["a"]

@@ -6,7 +6,8 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.declared import git, lost_rows
-from attnlab.claims.judged_claim import judge_claim, judge_files, missing_again, missing_runs
+from attnlab.claims.finding import rows_of_findings
+from attnlab.claims.judged_claim import judge_claim, judge_files, missing_runs
 from attnlab.claims.ranking import Protocol, ranking_table, why_exploratory_cells
 from attnlab.claims.rows import COMMITTED, COMMITTED_AGAIN, Rows
 from attnlab.claims.trials import Run
@@ -29,11 +30,20 @@ def rows_of(declared: Claim | Protocol) -> Rows:
 def test_rows_are_complete_and_of_the_declared_claim(claim: Claim) -> None:
     assert judge_files(claim).why_exploratory() == ""
     assert missing_runs(claim, rows_of(claim)) == []
+
+
+@by_claim
+def test_a_prediction_that_is_repeated_is_repeated_with_all_seeds_that_are_due(
+    claim: Claim,
+) -> None:
     again = Rows(claim.folder / COMMITTED_AGAIN)
-    test_rows = judge_files(claim).test_rows()
-    tested = {Run(tuple(row["overrides"]), row["seed"]) for _, row in test_rows}
-    is_begun = bool(tested & again.keys())  # rows of an earlier version repeat other runs
-    assert not is_begun or missing_again(claim, rows_of(claim), again) == []
+    result = judge_files(claim)
+    for finding in result.findings:
+        rows = [row for _, row in rows_of_findings([finding])]
+        tested = {Run(tuple(row["overrides"]), row["seed"]) for row in rows}
+        is_begun = bool(tested & again.keys())  # rows of an earlier version repeat other runs
+        if finding.prediction.is_needed and is_begun:
+            assert finding.name in result.again
 
 
 @by_claim

@@ -53,6 +53,11 @@ class Tally:
     low: float  # exact interval of the median; NaN with fewer than 6 seeds
     high: float
 
+    @property
+    def agreement(self) -> float:
+        """The largest share of the seeds that say the same of it: 0 without seeds."""
+        return max(self.agree, self.missed) / self.n if self.n else 0.0
+
 
 def judge(
     values: Sequence[float], low: float, high: float, always: bool = False, most_seeds: int = 10
