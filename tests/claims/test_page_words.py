@@ -4,6 +4,7 @@ import pytest
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import (
+    arm_table,
     difference_of_conditions,
     median_in_words,
     rounded_by_spread,
@@ -14,6 +15,7 @@ from attnlab.claims.claim_page import (
 from attnlab.claims.judged_claim import judge_claim
 from attnlab.claims.ranking import Cell
 from attnlab.claims.ranking_page import cell_in_words
+from attnlab.claims.reach import amounts
 from attnlab.claims.trials import Run
 from attnlab.runs.seed_statistics import Interval
 
@@ -27,7 +29,10 @@ def judged(arms, values, **prediction):
     rows = {}
     for name, losses in zip(arms, values, strict=True):
         for seed, loss in enumerate(losses):
-            rows[Run((f"x={name}",), seed)] = {"status": "finished", "values": {"val_loss": loss}}
+            rows[Run((f"x={name}",), seed)] = {
+                "status": "finished", "overrides": [f"x={name}"], "cpu_seconds": 1.0,
+                "values": {"val_loss": loss},
+            }  # fmt: skip
     return judge_claim(claim, rows)
 
 
@@ -143,6 +148,23 @@ def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, w
     cell = Cell([{}] * 10, "worse", "steps", 300, Interval(25, 0, 50), failed=failed,
                 rate=rate, partner_rate=0.1)  # fmt: skip
     assert cell_in_words(cell) == words
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [((), ""), ((1,), "1 step"), ((3, 3), "3 steps"), ((1200, 300), "300 and 1,200 steps"),
+     ((25, 1300, 50), "25 to 1,300 steps")],
+)  # fmt: skip
+def test_amounts_are_said_with_their_unit(numbers, words):
+    assert amounts(numbers, "step") == words
+
+
+def test_the_table_of_arms_has_the_steps_of_all_runs():
+    """A callback may end each at another step."""
+    result = judged(["a"], [[1.0] * 10])
+    for steps, row in enumerate(result.findings[0].rows["a"], 25):
+        row["values"]["steps"] = steps
+    assert "| 25 to 34 |" in arm_table(result)
 
 
 @pytest.mark.parametrize(

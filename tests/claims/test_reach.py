@@ -83,6 +83,22 @@ def test_a_verdict_names_what_it_lacks(tmp_path, settings, of_claim, again, word
         assert (word in words) == (reason in reasons_for_words(judged))
 
 
+@pytest.mark.parametrize(
+    ("status", "words", "line"),
+    [
+        ("finished", "holds at 300 steps, at one rate, on one processor", ", 300 steps, "),
+        ("stopped", "holds at one rate, on one processor", "ended, after 300 steps at most, "),
+    ],
+)
+def test_the_steps_after_which_a_callback_ended_a_run_are_no_limit(tmp_path, status, words, line):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH, **ONE_RATE)})
+    rows = rows_of(claim, {"a": 3.0, "b": 2.0})
+    next(iter(rows.values()))["status"] = status
+    judged = judge_claim(claim, rows)
+    assert verdict_words(judged) == words
+    assert line in reach_line(judged)
+
+
 def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
     claim = claim_of(tmp_path, predictions={"p": prediction()})
     arm = claim.arms_of(claim.predictions["p"], 300)["a"]

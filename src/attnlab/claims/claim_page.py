@@ -23,7 +23,9 @@ from attnlab.claims.judge import power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
+    amounts,
     processors_of,
+    range_in_words,
     reach_line,
     reasons_for_words,
     risk_in_words,
@@ -196,7 +198,9 @@ def verdict_and_where(judged: JudgedClaim) -> str:
         condition = prediction.where or says
         # Without its control, the sentence is undecided, whatever the others say.
         if evidence.role == "control" and evidence.verdict != "confirmed":
-            where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}")
+            steps = amounts(prediction.lengths, "step")
+            after = f" after {steps}" if steps else ""
+            where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}{after}")
         elif evidence.is_undecided:
             where["Undecided"].append(condition + why_undecided_in_parentheses(judged, key))
         elif evidence.is_for:
@@ -542,7 +546,7 @@ def arm_table(judged: JudgedClaim) -> str:
         lines.append([
             name,
             words,
-            f"{values['steps']:,}" if "steps" in values else "",
+            range_in_words(row["values"]["steps"] for row in rows if "steps" in row["values"]),
             rate.partition("=")[2],
             f"{values['parameters']:,}" if "parameters" in values else "",
             f"{median(row['cpu_seconds'] or 0 for row in rows):.0f}",

@@ -99,6 +99,12 @@ class Finding:
         return max(steps, default=0)
 
     @property
+    def ends_early(self) -> bool:
+        """Whether a callback ended one of its runs, as where a task was solved: then the number of
+        steps is a result and not a setting."""
+        return any(row["status"] == "stopped" for _, row in rows_of_findings([self]))
+
+    @property
     def seeds_without_room(self) -> int:
         """The number of seeds whose baseline alone, whatever the first arm did, decided that the
         sentence is false there; 0 if they are too few to have decided the verdict.

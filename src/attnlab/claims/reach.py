@@ -103,6 +103,8 @@ def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
     ]
     lengths = {finding.trained_steps for finding in alike} | steps
     is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
+    if any(finding.ends_early for finding in own):
+        is_at_one_length = False  # a longer run would have ended at the same step
     rates = filter(None, map(limit_of_rates, own))
     is_repeated = all(finding.name in judged.again for finding in own)
     return Limits(
@@ -205,19 +207,26 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
         rates += ", that of the most right answers"
     if any(finding.arms_at_edge for finding in trained):
         rates += " (some at the end of their grid)"
-    return [amounts({finding.trained_steps for finding in trained}, "step"), rates]
+    steps = amounts({finding.trained_steps for finding in trained}, "step")
+    if any(finding.ends_early for finding in trained):
+        longest = max(finding.trained_steps for finding in trained)
+        steps = f"runs that a callback ended, after {longest:,} steps at most"
+    return [steps, rates]
 
 
 def amounts(numbers: Iterable[int], unit: str) -> str:
-    """Numbers with their unit: "2 layers", "300 and 1,200 steps", or, of three and more, the
-    lowest and the highest: "10 to 40 seeds". Empty if there are none."""
-    known = [f"{number:,}" for number in sorted(set(numbers))]
-    if not known:
+    """Numbers with their unit, as in "2 layers" or "10 to 40 seeds". Empty if there are none."""
+    numbers = set(numbers)
+    if not numbers:
         return ""
-    if known == ["1"]:
-        return f"1 {unit}"
-    several = " and ".join(known) if len(known) < 3 else f"{known[0]} to {known[-1]}"
-    return f"{several} {unit}s"
+    return f"{range_in_words(numbers)} {unit}{'' if numbers == {1} else 's'}"
+
+
+def range_in_words(numbers: Iterable[int]) -> str:
+    """Numbers such as "300 and 1,200" or, of three and more, the lowest and the highest: "10 to
+    40". Empty if there are none."""
+    known = [f"{number:,}" for number in sorted(set(numbers))]
+    return " and ".join(known) if len(known) < 3 else f"{known[0]} to {known[-1]}"
 
 
 def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
