@@ -1,11 +1,14 @@
 """Numbers of a claim's page cannot be misread: signs, shares, ranges of few seeds, conditions."""
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from attnlab.claims.claim import Claim
 from attnlab.claims.claim_page import (
     arm_table,
     difference_of_conditions,
+    draw_findings,
     median_in_words,
     rounded_by_spread,
     share_in_words,
@@ -157,6 +160,14 @@ def test_a_cell_of_the_ranking_names_failed_runs_and_other_rates(failed, rate, w
 )  # fmt: skip
 def test_amounts_are_said_with_their_unit(numbers, words):
     assert amounts(numbers, "step") == words
+
+
+def test_titles_of_a_figure_fit_in_it():
+    figure = draw_findings(judged(["a"], [[1.0, 2.0] * 5], says="A long prediction. " * 8))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    (title,) = [words for words in figure.findobj(Text) if "prediction" in words.get_text()]
+    assert title.get_window_extent(renderer).x1 <= figure.bbox.x1
 
 
 def test_the_table_of_arms_has_the_steps_of_all_runs():

@@ -1,6 +1,7 @@
 """What a claim came out as, in Markdown: for the terminal, for its page, and for that of all."""
 
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -737,7 +738,10 @@ def draw_findings(judged: JudgedClaim) -> Figure:
     line, with its thresholds; what agrees lies in the shaded range. Ladders are drawn against
     size."""
     drawn = drawn_findings(judged)
-    heights = [2.2 if each.prediction.sizes else 0.75 for each in drawn]  # inches
+    heights = []  # in inches, each with room for the second line of its title
+    for each in drawn:
+        lines = title_of_panel(each).count("\n")
+        heights.append((2.2 if each.prediction.sizes else 0.75) + 0.17 * lines)
     figure = Figure(figsize=(7, 0.9 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]
     for axes, finding in zip(panels, drawn, strict=True):
@@ -753,12 +757,18 @@ def draw_findings(judged: JudgedClaim) -> Figure:
         axes.set_xlim(left, right)
         axes.set_yticks([])
         axes.tick_params(labelsize=9)
-        title = finding.prediction.says
-        if finding.steps:
-            title += f" ({finding.steps:,} steps)"
-        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_title(title_of_panel(finding), loc="left", fontsize=10)
         axes.set_xlabel(finding.prediction.unit, fontsize=10)
     return figure
+
+
+def title_of_panel(finding: Finding) -> str:
+    """What a finding predicts, and after how many steps, in lines that a figure of 7 inches
+    holds."""
+    title = finding.prediction.says
+    if finding.steps:
+        title += f" ({finding.steps:,} steps)"
+    return textwrap.fill(title, 94)
 
 
 def draw_ladder(axes: Axes, finding: Finding) -> None:
@@ -772,6 +782,6 @@ def draw_ladder(axes: Axes, finding: Finding) -> None:
     axes.axhline(0, color=BLACK, lw=1)
     axes.set_xscale("log")
     axes.tick_params(labelsize=9)
-    axes.set_title(finding.prediction.says, loc="left", fontsize=10)
+    axes.set_title(title_of_panel(finding), loc="left", fontsize=10)
     axes.set_xlabel("parameters", fontsize=10)
     axes.set_ylabel(finding.prediction.unit, fontsize=9)
