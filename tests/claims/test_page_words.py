@@ -179,6 +179,27 @@ def test_the_table_of_arms_has_the_steps_of_all_runs():
 
 
 @pytest.mark.parametrize(
+    ("of_300", "of_600", "words"),
+    [
+        ([-1.0] * 10, [1.0] * 10, "refuted after 300 steps"),
+        ([-1.0] * 10, [1.0, -1.0] * 5, "refuted after 300 steps, open after 600 steps"),
+        ([1.0] * 10, [], "not trained yet after 600 steps"),
+    ],
+)
+def test_a_control_that_failed_names_the_lengths_at_which_it_did(of_300, of_600, words):
+    control = {"says": "", "arms": ["a"], "above": 0.0, "role": "control", "lengths": [300, 600]}
+    claim = Claim(
+        says="A.", base=[], first_seed=0, arms={"a": ["x=a"]}, predictions={"p": control}
+    )
+    rows = {}
+    for steps, losses in ((300, of_300), (600, of_600)):
+        arm = claim.arms_of(claim.predictions["p"], steps)["a"]
+        for seed, loss in enumerate(losses):
+            rows[arm.run(seed, None)] = {"status": "finished", "values": {"val_loss": loss}}
+    assert verdict_and_where(judge_claim(claim, rows)).endswith(f": {words}")
+
+
+@pytest.mark.parametrize(
     ("losses", "fails"), [([1.0] * 10, False), ([1.0, -1.0] * 5, True), ([-1.0] * 10, True)]
 )
 def test_a_page_says_that_nothing_follows_from_a_control_that_is_not_confirmed(losses, fails):

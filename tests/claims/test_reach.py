@@ -84,19 +84,40 @@ def test_a_verdict_names_what_it_lacks(tmp_path, settings, of_claim, again, word
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "line"),
+    ("stopped", "timed", "words", "line"),
     [
-        ("finished", "holds at 300 steps, at one rate, on one processor", ", 300 steps, "),
-        ("stopped", "holds at one rate, on one processor", "ended, after 300 steps at most, "),
+        ("", False, "holds at 300 steps, at one rate, on one processor", ", 300 steps, "),
+        ("a", False, "holds at 300 steps, at one rate, on one processor", ", 300 steps, "),
+        ("ab", False, "holds at one rate, on one processor", "up to 300 steps where a callback "),
+        ("ab", True, "holds at 300 steps, at one rate, on one processor", ", 300 steps, "),
     ],
 )
-def test_the_steps_after_which_a_callback_ended_a_run_are_no_limit(tmp_path, status, words, line):
-    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH, **ONE_RATE)})
+def test_steps_after_which_a_callback_ended_all_runs_are_no_limit(
+    tmp_path, stopped, timed, words, line
+):
+    settings = ONE_LENGTH | ONE_RATE
+    claim = claim_of(tmp_path, predictions={"p": prediction(**settings)})
+    if timed:  # how many steps a run has depends on the machine
+        claim = claim.model_copy(update={"base": (*claim.base, "+trainer.max_time=00:00:01:00")})
     rows = rows_of(claim, {"a": 3.0, "b": 2.0})
-    next(iter(rows.values()))["status"] = status
+    for run, of_run in rows.items():
+        if ("attn=unscaled" in run.overrides and "a" in stopped) or (
+            "attn=sdpa" in run.overrides and "b" in stopped
+        ):
+            of_run["status"] = "stopped"
     judged = judge_claim(claim, rows)
     assert verdict_words(judged) == words
     assert line in reach_line(judged)
+
+
+def test_the_line_of_reach_has_the_steps_of_runs_that_ended_and_of_others(tmp_path):
+    one, other = prediction(**ONE_LENGTH, **ONE_RATE), prediction(lengths=[1200], **ONE_RATE)
+    claim = claim_of(tmp_path, predictions={"p": one, "q": other})
+    rows = rows_of(claim, {"a": 3.0, "b": 2.0})
+    for of_run in rows.values():
+        if of_run["values"]["steps"] == 300:
+            of_run["status"] = "stopped"
+    assert ", 1,200 steps and up to 300 steps where" in reach_line(judge_claim(claim, rows))
 
 
 def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
@@ -239,6 +260,16 @@ def test_what_is_open_here_and_decided_elsewhere_may_contradict_the_sentence(tmp
     assert alone.verdict == "does not hold"
     committed = others_of(tmp_path, 2.0)
     assert judge_claim(claim, rows, committed=committed).verdict == "undecided"
+
+
+def test_a_run_that_a_callback_ended_says_nothing_of_all_its_steps(tmp_path):
+    claim = claim_of(tmp_path, predictions={"p": prediction(**ONE_LENGTH)})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    committed = others_of(tmp_path, 0.5)
+    for status, verdict in (("finished", "undecided"), ("stopped", "holds")):
+        for of_run in next(iter(committed.values())).values():
+            of_run["status"] = status
+        assert judge_claim(claim, rows, committed=committed).verdict == verdict
 
 
 def test_a_run_is_read_before_its_end_only_at_a_constant_rate(tmp_path):

@@ -232,6 +232,7 @@ def reach_again(
     and ("processor", ...)."""
     of_length = {}  # (key, steps of the longest run) -> what it asks, and its answer there
     trained: dict[str, list[tuple[int, bool]]] = {}  # key -> steps, and whether a rate is an edge
+    statuses: dict[str, set[str]] = defaultdict(set)  # key -> how its runs ended
     for key, prediction in claim["predictions"].items():
         if prediction.get("role", "for") not in ("for", "against", "control"):
             continue
@@ -241,6 +242,7 @@ def reach_again(
             known = [row["values"].get("steps", 0) for of, _ in arms for row in of.values()]
             longest = max(known, default=0)
             trained[key].append((longest, any(edge for _, edge in arms)))
+            statuses[key] |= {row["status"] for of, _ in arms for row in of.values()}
             asked = []
             for name in prediction["arms"]:
                 words = claim["arms"][name]
@@ -262,7 +264,7 @@ def reach_again(
         alike = {n for (_, n), asked in of_length.items() if n and asked == answers[0]} | own
         if answers[0][1] is None:
             alike = own
-        if own and 4 * min(alike) > max(alike):
+        if own and 4 * min(alike) > max(alike) and statuses[key] != {"stopped"}:
             lacks[key] |= {("steps", steps) for steps in own}
         if own and not prediction.get("rates"):
             lacks[key].add(("rate", "at one rate"))

@@ -24,7 +24,6 @@ from attnlab.claims.judge import power
 from attnlab.claims.judged_claim import JudgedClaim, judge_claim, judge_files
 from attnlab.claims.markdown import fill_page, markdown_table
 from attnlab.claims.reach import (
-    amounts,
     processors_of,
     range_in_words,
     reach_line,
@@ -68,7 +67,8 @@ ABOUT_AT_RISK = (
 )
 ABOUT_WORDS = (
     "A verdict on trained models names its length, rate or processor unless it has two lengths, "
-    "n and 4 n steps, the best rate of each arm for each, and two processors or instruction sets. "
+    "n and 4 n steps, the best rate of each arm for each, and two processors or instruction sets; "
+    "or no length, where a callback ended all runs. "
     "It reaches as far as the predictions that it needs: [docs/claims.md](../docs/claims.md)."
 )
 ABOUT_HOURS = (
@@ -199,9 +199,8 @@ def verdict_and_where(judged: JudgedClaim) -> str:
         condition = prediction.where or says
         # Without its control, the sentence is undecided, whatever the others say.
         if evidence.role == "control" and evidence.verdict != "confirmed":
-            steps = amounts(prediction.lengths, "step")
-            after = f" after {steps}" if steps else ""
-            where["Undecided"].append(f"nothing follows: {says}: {evidence.verdict}{after}")
+            failed = failed_in_words(judged, key)
+            where["Undecided"].append(f"nothing follows: {says}: {failed}")
         elif evidence.is_undecided:
             where["Undecided"].append(condition + why_undecided_in_parentheses(judged, key))
         elif evidence.is_for:
@@ -218,6 +217,17 @@ def verdict_and_where(judged: JudgedClaim) -> str:
     for key, conditions in where.items():
         lines += [f"- {key}: {condition}" for condition in conditions]
     return "\n".join(lines)
+
+
+def failed_in_words(judged: JudgedClaim, key: str) -> str:
+    """What a control came out as that is not confirmed, by its key: "refuted after 300 steps", of
+    those of its lengths that are not confirmed."""
+    found = []
+    for finding in judged.findings:
+        if finding.key == key and finding.verdict != "confirmed":
+            after = "" if finding.steps is None else f" after {finding.steps:,} steps"
+            found.append((finding.verdict if finding.values else "not trained yet") + after)
+    return ", ".join(found) or "open"  # each length is confirmed, with one instruction set alone
 
 
 def why_undecided_in_parentheses(judged: JudgedClaim, key: str) -> str:
@@ -525,17 +535,19 @@ def rounded_by_spread(value: float, spread: float, sign: str = "") -> str:
 
 
 def arm_table(judged: JudgedClaim) -> str:
-    """A table with a line for each arm and length: its overrides, steps, learning rate,
-    parameters, and the median CPU time of its runs; only the overrides of an arm that is not
-    trained yet."""
+    """A table with a line for each arm and length: its overrides, the steps of its runs that did
+    not diverge, learning rate, parameters, and the median CPU time of its runs; only the overrides
+    of an arm that is not trained yet."""
     rows_of: dict[tuple[str, int | None], list[Row]] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     for finding in judged.findings:
         sides = overrides_and_rates(finding.prediction, judged.claim.arms)
         words_of |= {name: words for name, (words, _) in sides.items()}
         for name, rows in finding.rows.items():
-            # Several predictions may use an arm: the first that has rows of it counts.
-            rows_of[name, finding.steps] = rows_of.get((name, finding.steps)) or rows
+            # Several predictions may use an arm: the first with the most rows of it counts.
+            rows_of[name, finding.steps] = max(
+                rows_of.get((name, finding.steps), []), rows, key=len
+            )
     lines = []
     for (name, _), rows in rows_of.items():
         words = " ".join(f"`{word}`" for word in words_of[name])
@@ -547,13 +559,20 @@ def arm_table(judged: JudgedClaim) -> str:
         lines.append([
             name,
             words,
-            range_in_words(row["values"]["steps"] for row in rows if "steps" in row["values"]),
+            range_in_words(steps_of(rows)),
             rate.partition("=")[2],
             f"{values['parameters']:,}" if "parameters" in values else "",
             f"{median(row['cpu_seconds'] or 0 for row in rows):.0f}",
         ])  # fmt: skip
     heads = ["arm", "overrides", "steps", "learning rate", "parameters", "CPU seconds"]
     return markdown_table(heads, lines)
+
+
+def steps_of(rows: Sequence[Row]) -> set[int]:
+    """The numbers of steps of rows: of those that did not diverge, if there are any."""
+    trained = [row for row in rows if "steps" in row["values"]]
+    ended = [row for row in trained if row["status"] != "diverged"]
+    return {row["values"]["steps"] for row in ended or trained}
 
 
 def ladders(judged: JudgedClaim) -> str:
@@ -738,7 +757,7 @@ def draw_findings(judged: JudgedClaim) -> Figure:
     line, with its thresholds; what agrees lies in the shaded range. Ladders are drawn against
     size."""
     drawn = drawn_findings(judged)
-    heights = []  # in inches, each with room for the second line of its title
+    heights = []  # in inches, with room for the further lines of a title
     for each in drawn:
         lines = title_of_panel(each).count("\n")
         heights.append((2.2 if each.prediction.sizes else 0.75) + 0.17 * lines)
@@ -764,11 +783,11 @@ def draw_findings(judged: JudgedClaim) -> Figure:
 
 def title_of_panel(finding: Finding) -> str:
     """What a finding predicts, and after how many steps, in lines that a figure of 7 inches
-    holds."""
+    holds; those of a ladder begin farther to the right."""
     title = finding.prediction.says
     if finding.steps:
         title += f" ({finding.steps:,} steps)"
-    return textwrap.fill(title, 94)
+    return textwrap.fill(title, 80 if finding.prediction.sizes else 94)
 
 
 def draw_ladder(axes: Axes, finding: Finding) -> None:

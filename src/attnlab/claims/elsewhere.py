@@ -90,7 +90,8 @@ def readings_of(
         if sizes and own_sizes and sizes != own_sizes:
             continue
         theirs = arm_settings(without_rate(run.overrides), experiments)
-        ends_there = theirs["trainer.max_steps"] == steps
+        # A run that a callback ended has no value after all of its steps.
+        ends_there = theirs["trainer.max_steps"] == steps and row["status"] != "stopped"
         passes_there = theirs["trainer.max_steps"] > steps and has_curve_at_one_rate(run, row)
         if not (ends_there or passes_there):
             continue

@@ -99,10 +99,14 @@ class Finding:
         return max(steps, default=0)
 
     @property
-    def ends_early(self) -> bool:
-        """Whether a callback ended one of its runs, as where a task was solved: then the number of
-        steps is a result and not a setting."""
-        return any(row["status"] == "stopped" for _, row in rows_of_findings([self]))
+    def is_ended_by_callback(self) -> bool:
+        """Whether a callback ended all of its runs, as where each had solved its task: then their
+        numbers of steps are results. Where trainer.max_time may have ended them, they are not."""
+        words = [word for arm in self.arms.values() for word in arm.overrides]
+        if any("trainer.max_time" in word for word in words):
+            return False
+        rows = [row for _, row in rows_of_findings([self])]
+        return bool(rows) and all(row["status"] == "stopped" for row in rows)
 
     @property
     def seeds_without_room(self) -> int:

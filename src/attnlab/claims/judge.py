@@ -54,9 +54,9 @@ class Tally:
     high: float
 
     @property
-    def agreement(self) -> float:
-        """The largest share of the seeds that say the same of it: 0 without seeds."""
-        return max(self.agree, self.missed) / self.n if self.n else 0.0
+    def largest_share(self) -> float:
+        """The share of the seeds that say what most of them do; 1 without seeds."""
+        return max(self.agree, self.missed) / self.n if self.n else 1.0
 
 
 def judge(

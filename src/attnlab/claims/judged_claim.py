@@ -239,10 +239,11 @@ def missing_runs(
 
 def missing_again(claim: Claim, rows: Mapping[Run, Row], again: Mapping[Run, Row]) -> list[Run]:
     """The test runs on which the verdict depends and that are not yet repeated with another
-    instruction set, as far as they are due. First come those of predictions on which the fewest
-    seeds agree: rounding may turn these, and a repetition may end before all is repeated."""
-    agreement = {finding.name: finding.tally.agreement for finding in findings_of(claim, rows)}
-    findings = sorted(findings_again(claim, rows, again), key=lambda each: agreement[each.name])
+    instruction set, as far as they are due. First come those of predictions on which seeds agree
+    least, as their values lie on both sides of a threshold: a repetition may be ended before all
+    is repeated."""
+    share = {finding.name: finding.tally.largest_share for finding in findings_of(claim, rows)}
+    findings = sorted(findings_again(claim, rows, again), key=lambda each: share[each.name])
     missing = each_once(finding.missing for finding in findings)
     return [run for run in missing if not is_pilot(run.seed)]  # a lost pilot is not repeated
 

@@ -2,7 +2,8 @@
 
 A verdict on trained losses or accuracies needs no more words only if it has two lengths, n and
 4 n steps, each arm at its own best rate for that length, and two processors, or two instruction
-sets of one. `verdict_words` says what it lacks, and `reach_line` on which models it stands.
+sets of one. No length is named where a callback ended all runs. `verdict_words` says what a
+verdict lacks, and `reach_line` on which models it stands.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -87,8 +88,8 @@ def limits_of(judged: JudgedClaim) -> Limits:
 
 
 def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
-    """What the verdict on a prediction, by its key, lacks; nothing if it or its claim is
-    exempt."""
+    """What the verdict on a prediction, by its key, lacks; nothing if it or its claim is exempt,
+    and no second length if a callback ended all of its runs: a longer one had ended there, too."""
     if judged.claim.exempt or judged.claim.predictions[key].exempt:
         return Limits()
     own = [finding for finding in judged.findings if finding.key == key]
@@ -103,8 +104,8 @@ def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
     ]
     lengths = {finding.trained_steps for finding in alike} | steps
     is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
-    if any(finding.ends_early for finding in own):
-        is_at_one_length = False  # a longer run would have ended at the same step
+    if all(finding.is_ended_by_callback for finding in own):
+        is_at_one_length = False
     rates = filter(None, map(limit_of_rates, own))
     is_repeated = all(finding.name in judged.again for finding in own)
     return Limits(
@@ -207,11 +208,13 @@ def training_in_words(trained: Sequence[Finding]) -> list[str]:
         rates += ", that of the most right answers"
     if any(finding.arms_at_edge for finding in trained):
         rates += " (some at the end of their grid)"
-    steps = amounts({finding.trained_steps for finding in trained}, "step")
-    if any(finding.ends_early for finding in trained):
-        longest = max(finding.trained_steps for finding in trained)
-        steps = f"runs that a callback ended, after {longest:,} steps at most"
-    return [steps, rates]
+    ended = [finding for finding in trained if finding.is_ended_by_callback]
+    others = [finding for finding in trained if not finding.is_ended_by_callback]
+    steps = [amounts({finding.trained_steps for finding in others}, "step")]
+    if ended:
+        longest = max(finding.trained_steps for finding in ended)
+        steps.append(f"up to {longest:,} steps where a callback ended all runs")
+    return [" and ".join(filter(None, steps)), rates]
 
 
 def amounts(numbers: Iterable[int], unit: str) -> str:
@@ -235,7 +238,10 @@ def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
     first = " and ".join(processors_of(row for _, row in rows_of_findings(findings)))
     again = [judged.again[each.name] for each in findings if each.name in judged.again]
     second = processors_of(row for _, row in rows_of_findings(again))
-    return f"{first}, again on {' and '.join(second)}" if second else first
+    if not second:
+        return first
+    part = "" if len(again) == len(findings) else f" for {len(again)} of {len(findings)} verdicts"
+    return f"{first}, again on {' and '.join(second)}{part}"
 
 
 def processors_of(rows: Iterable[Row]) -> list[str]:
