@@ -366,9 +366,12 @@ def test_a_second_judge_says_the_same_and_sees_a_changed_row(file: Path) -> None
     if not judged.findings[0].values:
         return  # not trained yet: there is no row to change
     first = judged.findings[0]
-    # The first arm, of a ladder at its last size: a lower loss there lowers the value.
+    # The first arm, of a ladder at its last size: a lower loss there lowers the value, or raises
+    # it if the weight of the arm is negative.
+    is_raised = first.prediction.weights and first.prediction.weights[0] < 0
+    farthest = (min if is_raised else max)(first.values)
     of_first_arm = [*first.rows.values()][-len(first.prediction.arms)]
-    changed = of_first_arm[first.values.index(max(first.values))]
+    changed = of_first_arm[first.values.index(farthest)]
     for row in rows:  # a planted error
         if row["seed"] == changed["seed"] and row["overrides"] == changed["overrides"]:
             row["values"] = row["values"] | {first.prediction.metric: -1e9}
