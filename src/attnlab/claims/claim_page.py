@@ -1,6 +1,7 @@
 """What a claim came out as, in Markdown: for the terminal, for its page, and for that of all."""
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -739,7 +740,13 @@ def figure_of(judged: JudgedClaim) -> str:
             figure = import_beside(folder, "figure.draw")(judged)
         else:
             figure = draw_findings(judged)
-    return "".join(f"{line.rstrip()}\n" for line in as_svg(figure).splitlines())
+    svg = as_svg(figure)
+    # Identifiers are digests of coordinates to their last digit, in which a layout may differ from
+    # the same one computed before. In a file of its own, numbers will do.
+    identifiers = dict.fromkeys(re.findall(r'id="([mp][0-9a-f]{10})"', svg))
+    for number, identifier in enumerate(identifiers):
+        svg = svg.replace(identifier, f"{identifier[0]}{number}")
+    return "".join(f"{line.rstrip()}\n" for line in svg.splitlines())
 
 
 def drawn_findings(judged: JudgedClaim) -> list[Finding]:
