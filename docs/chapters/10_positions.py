@@ -236,7 +236,8 @@ table(
 
 # %% [markdown]
 # **Explain.** One seed, one rate and 60 steps are no verdict (chapter 9), but the order of the ends is safe: without
-# positions, the model must count by the mask. On a text, where the last few characters matter most, the gap is
+# positions, the model must count by the mask. The order of the others is not: with 150 steps, a rate of 1e-2 and a
+# warmup of 50 steps, sinusoids gave 99 % and rotary positions 85 %. On a text, where the last few characters matter most, the gap is
 # small after 300 steps and grows: see the claim [needs_positions](../../experiments/needs_positions/README.md).
 #
 # ## Longer texts

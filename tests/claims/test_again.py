@@ -109,7 +109,7 @@ def test_what_decides_is_repeated_at_the_rates_of_the_pilots():
         ([*GOOD, *GOOD], "c"),  # as sure as the other one, which is declared first
     ],
 )
-def test_what_the_fewest_seeds_agree_on_is_repeated_first(of_p, first):
+def test_what_seeds_agree_on_least_is_repeated_first(of_p, first):
     declared = {name: PREDICTIONS[name] for name in ("c", "p")}
     claim = claim_of(20, **declared)
     rates = {len(run.overrides) for run in missing_again(claim, rows_of(claim, of_p), {})[:10]}

@@ -120,6 +120,15 @@ def test_the_line_of_reach_has_the_steps_of_runs_that_ended_and_of_others(tmp_pa
     assert ", 1,200 steps and up to 300 steps where" in reach_line(judge_claim(claim, rows))
 
 
+def test_the_line_of_reach_says_how_much_was_repeated(tmp_path):
+    claim = claim_of(tmp_path, predictions={"p": prediction()})
+    rows = rows_of(claim, {"a": 2.0, "b": 1.0})
+    again = {run: of_run for run, of_run in rows.items() if run.seed < 1000}
+    assert reach_line(judge_claim(claim, rows, again=again)).endswith("again on AMD EPYC (AVX2)")
+    part = {run: of_run for run, of_run in again.items() if of_run["values"]["steps"] == 300}
+    assert reach_line(judge_claim(claim, rows, again=part)).endswith("for 1 of 2 predictions")
+
+
 def test_a_best_rate_at_the_end_of_its_grid_does_not_count(tmp_path):
     claim = claim_of(tmp_path, predictions={"p": prediction()})
     arm = claim.arms_of(claim.predictions["p"], 300)["a"]

@@ -102,9 +102,9 @@ class Finding:
     def is_ended_by_callback(self) -> bool:
         """Whether a callback ended all of its runs, as where each had solved its task: then their
         numbers of steps are results. Where trainer.max_time may have ended them, they are not."""
-        words = [word for arm in self.arms.values() for word in arm.overrides]
-        if any("trainer.max_time" in word for word in words):
-            return False
+        for arm in self.arms.values():
+            if any("trainer.max_time" in word for word in arm.overrides):
+                return False
         rows = [row for _, row in rows_of_findings([self])]
         return bool(rows) and all(row["status"] == "stopped" for row in rows)
 

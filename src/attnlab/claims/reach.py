@@ -89,7 +89,7 @@ def limits_of(judged: JudgedClaim) -> Limits:
 
 def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
     """What the verdict on a prediction, by its key, lacks; nothing if it or its claim is exempt,
-    and no second length if a callback ended all of its runs: a longer one had ended there, too."""
+    and no second length if a callback ended all of its runs: longer runs would end there, too."""
     if judged.claim.exempt or judged.claim.predictions[key].exempt:
         return Limits()
     own = [finding for finding in judged.findings if finding.key == key]
@@ -103,9 +103,8 @@ def limits_of_prediction(judged: JudgedClaim, key: str) -> Limits:
         if same_question(finding, own[0]) and same_answer(answers[finding.key], answers[key])
     ]
     lengths = {finding.trained_steps for finding in alike} | steps
-    is_at_one_length = bool(steps) and max(lengths) < LONGER * min(lengths)
-    if all(finding.is_ended_by_callback for finding in own):
-        is_at_one_length = False
+    are_ended = all(finding.is_ended_by_callback for finding in own)
+    is_at_one_length = bool(steps) and not are_ended and max(lengths) < LONGER * min(lengths)
     rates = filter(None, map(limit_of_rates, own))
     is_repeated = all(finding.name in judged.again for finding in own)
     return Limits(
@@ -240,7 +239,9 @@ def places_in_words(judged: JudgedClaim, findings: Sequence[Finding]) -> str:
     second = processors_of(row for _, row in rows_of_findings(again))
     if not second:
         return first
-    part = "" if len(again) == len(findings) else f" for {len(again)} of {len(findings)} verdicts"
+    part = (
+        "" if len(again) == len(findings) else f" for {len(again)} of {len(findings)} predictions"
+    )
     return f"{first}, again on {' and '.join(second)}{part}"
 
 
